@@ -1,0 +1,79 @@
+package inflight
+
+import "sync/atomic"
+
+// Ring holds the slots of one work queue, in the order in which they were posted.
+//
+// It has one producer and one consumer: the caller of Reserve, Set and Shrink
+// holds the queue's post lock, the caller of release the lock of the completion
+// queue that the work queue reports to. Neither ever needs the other's.
+type Ring struct {
+	slots []slot
+	mask  uint32
+	depth uint32
+	head  atomic.Uint32 // next position to post, moved before the device is told
+	tail  atomic.Uint32 // oldest position not yet completed
+}
+
+type slot struct {
+	wrID     uint64
+	signaled bool
+}
+
+func (r *Ring) init(depth uint32) {
+	size := uint32(1)
+	for size < depth {
+		size <<= 1
+	}
+	r.slots = make([]slot, size)
+	r.mask, r.depth = size-1, depth
+}
+
+// Depth returns how many work requests the ring holds.
+func (r *Ring) Depth() int { return int(r.depth) }
+
+// InFlight returns how many work requests are posted and not yet completed.
+func (r *Ring) InFlight() int { return int(r.head.Load() - r.tail.Load()) }
+
+// Free returns how many more work requests fit.
+func (r *Ring) Free() int { return int(r.depth) - r.InFlight() }
+
+// Head returns the position that the next work request will have.
+func (r *Ring) Head() uint32 { return r.head.Load() }
+
+// Set records the work request of position pos, which must be below Head()+Free().
+func (r *Ring) Set(pos uint32, wrID uint64, signaled bool) {
+	r.slots[pos&r.mask] = slot{wrID, signaled}
+}
+
+// Publish makes the positions below head visible to the poller. It comes before
+// the call that tells the device, and again with a lower head if the device
+// refused some.
+func (r *Ring) Publish(head uint32) { r.head.Store(head) }
+
+// Signaled says whether a completion is to be expected at all: a full ring of
+// only unsignaled work requests never empties by itself.
+func (r *Ring) Signaled() bool {
+	for pos := r.tail.Load(); pos != r.head.Load(); pos++ {
+		if r.slots[pos&r.mask].signaled {
+			return true
+		}
+	}
+	return false
+}
+
+// release gives back every slot up to the one that pos (the low bits of a
+// position) names, and returns its caller's wr_id. A completion of a work queue
+// covers all earlier work requests of that queue, signaled or not.
+func (r *Ring) release(low uint32) (wrID uint64, ok bool) {
+	tail := r.tail.Load()
+	pos := tail + (low-tail)&posMask
+	if pos-tail >= r.head.Load()-tail {
+		return 0, false
+	}
+	wrID = r.slots[pos&r.mask].wrID
+	r.tail.Store(pos + 1)
+	return wrID, true
+}
+
+func (r *Ring) clear() { r.tail.Store(r.head.Load()) }

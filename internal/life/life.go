@@ -1,0 +1,239 @@
+// Package life keeps the ownership graph of live objects: what must be closed
+// before what, and what is still open.
+//
+// It is a graph and not a tree: a queue pair has its protection domain and its
+// completion queues as parents. Every object holds a Node. A node counts as a
+// child of its parents from before its C object is made until after it is
+// destroyed, so a parent can never go first.
+//
+// All functions may be called from several goroutines.
+package life
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+)
+
+// ErrClosed says that the object was closed before the call.
+var ErrClosed = errors.New("already closed")
+
+// BusyError says which open children keep an object from being closed.
+// It matches syscall.EBUSY.
+type BusyError struct {
+	Children []string
+}
+
+func (e *BusyError) Error() string {
+	const most = 8
+	names, more := e.Children, ""
+	if len(names) > most {
+		names, more = names[:most], fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return fmt.Sprintf("still used by %s%s: close that first", strings.Join(names, ", "), more)
+}
+
+func (e *BusyError) Unwrap() error { return syscall.EBUSY }
+
+type state uint8
+
+const (
+	open state = iota
+	closing
+	closed
+)
+
+// One lock for the whole graph: making and closing objects is rare and each
+// costs a system call, and no lock order has to be kept between nodes.
+var (
+	mu       sync.Mutex
+	changed  = sync.NewCond(&mu)
+	live     = map[*Node]struct{}{}
+	sequence uint64
+	traced   atomic.Bool
+)
+
+// Node is the place of one object in the graph. It is embedded in the object's
+// inner state, which the graph thereby keeps reachable until it is closed.
+type Node struct {
+	kind, name string
+	seq        uint64
+	parents    []*Node
+	children   map[*Node]struct{}
+	state      state
+	users      int
+	stack      []uintptr
+}
+
+// Init enters n into the graph below its parents. It fails with an error that
+// matches ErrClosed, naming the parent, if one of them is closed. An object whose
+// creation fails afterwards is taken out again by Discard.
+func (n *Node) Init(kind string, parents ...*Node) error {
+	mu.Lock()
+	defer mu.Unlock()
+	for _, p := range parents {
+		if p.state != open {
+			return fmt.Errorf("%s: %w", p.label(), ErrClosed)
+		}
+	}
+	sequence++
+	n.kind, n.seq, n.parents = kind, sequence, slices.Clone(parents)
+	for _, p := range parents {
+		if p.children == nil {
+			p.children = map[*Node]struct{}{}
+		}
+		p.children[n] = struct{}{}
+	}
+	if traced.Load() {
+		pcs := make([]uintptr, 32)
+		n.stack = pcs[:runtime.Callers(2, pcs)]
+	}
+	live[n] = struct{}{}
+	return nil
+}
+
+// SetName sets what tells n from others of its kind, such as a number.
+func (n *Node) SetName(name string) {
+	mu.Lock()
+	defer mu.Unlock()
+	n.name = name
+}
+
+// String returns the kind and the name: "QP 0x11".
+func (n *Node) String() string {
+	mu.Lock()
+	defer mu.Unlock()
+	return n.label()
+}
+
+func (n *Node) label() string {
+	if n.name == "" {
+		return n.kind
+	}
+	return n.kind + " " + n.name
+}
+
+// Before says whether n was made before o: an order to take locks in.
+func (n *Node) Before(o *Node) bool { return n.seq < o.seq }
+
+// Discard takes out a node whose object was never made.
+func (n *Node) Discard() {
+	mu.Lock()
+	defer mu.Unlock()
+	n.remove()
+}
+
+// Use guards a call into C: the object cannot be destroyed before Done.
+func (n *Node) Use() error {
+	mu.Lock()
+	defer mu.Unlock()
+	if n.state != open {
+		return fmt.Errorf("%s: %w", n.label(), ErrClosed)
+	}
+	n.users++
+	return nil
+}
+
+// Done ends what Use began.
+func (n *Node) Done() {
+	mu.Lock()
+	defer mu.Unlock()
+	n.users--
+	if n.users == 0 {
+		changed.Broadcast()
+	}
+}
+
+// Close runs destroy once the calls in progress have ended, and takes n out of
+// the graph. With open children it changes nothing and returns a *BusyError.
+// If destroy fails, n stays open. Closing again, also from several goroutines
+// at once, waits for the first to end and returns nil.
+func (n *Node) Close(destroy func() error) error {
+	mu.Lock()
+	defer mu.Unlock()
+	for n.state == closing {
+		changed.Wait()
+	}
+	if n.state == closed {
+		return nil
+	}
+	if len(n.children) > 0 {
+		return &BusyError{Children: n.childLabels()}
+	}
+	n.state = closing
+	for n.users > 0 {
+		changed.Wait()
+	}
+	mu.Unlock()
+	err := destroy()
+	mu.Lock()
+	if err != nil {
+		n.state = open
+	} else {
+		n.remove()
+	}
+	changed.Broadcast()
+	return err
+}
+
+func (n *Node) remove() {
+	n.state = closed
+	for _, p := range n.parents {
+		delete(p.children, n)
+	}
+	n.parents = nil
+	delete(live, n)
+}
+
+func (n *Node) childLabels() []string {
+	nodes := make([]*Node, 0, len(n.children))
+	for c := range n.children {
+		nodes = append(nodes, c)
+	}
+	return labels(nodes, (*Node).label)
+}
+
+// Trace sets whether nodes made from now on keep the stack that made them.
+func Trace(on bool) { traced.Store(on) }
+
+// Report describes every open object, oldest first, with the stack that made it
+// where Trace was on.
+func Report() []string {
+	mu.Lock()
+	defer mu.Unlock()
+	nodes := make([]*Node, 0, len(live))
+	for n := range live {
+		nodes = append(nodes, n)
+	}
+	return labels(nodes, (*Node).describe)
+}
+
+func (n *Node) describe() string {
+	if len(n.stack) == 0 {
+		return n.label()
+	}
+	var b strings.Builder
+	b.WriteString(n.label() + ", made at")
+	frames := runtime.CallersFrames(n.stack)
+	for {
+		f, more := frames.Next()
+		fmt.Fprintf(&b, "\n\t%s %s:%d", f.Function, f.File, f.Line)
+		if !more {
+			return b.String()
+		}
+	}
+}
+
+func labels(nodes []*Node, label func(*Node) string) []string {
+	slices.SortFunc(nodes, func(a, b *Node) int { return int(a.seq) - int(b.seq) })
+	out := make([]string, len(nodes))
+	for i, n := range nodes {
+		out[i] = label(n)
+	}
+	return out
+}
