@@ -1,0 +1,39 @@
+//go:build cgo && linux && (amd64 || arm64 || loong64 || ppc64le || riscv64 || s390x)
+
+package cverbs
+
+// #cgo LDFLAGS: -libverbs
+// #include "shims.h"
+import "C"
+
+import "syscall"
+
+// Context is struct ibv_context *. The zero value of a handle is no object.
+type Context struct{ p *C.struct_ibv_context }
+
+// PD is struct ibv_pd *.
+type PD struct{ p *C.struct_ibv_pd }
+
+// MR is struct ibv_mr *.
+type MR struct{ p *C.struct_ibv_mr }
+
+// CQ is struct ibv_cq *.
+type CQ struct{ p *C.struct_ibv_cq }
+
+// QP is struct ibv_qp *.
+type QP struct{ p *C.struct_ibv_qp }
+
+func errnoOf(rc C.int) error {
+	if rc == 0 {
+		return nil
+	}
+	return syscall.Errno(rc)
+}
+
+// failed returns the errno of a call that returned NULL. Some providers leave none.
+func failed(err error) error {
+	if err == nil || err == syscall.Errno(0) {
+		return syscall.EIO
+	}
+	return err
+}

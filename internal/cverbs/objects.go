@@ -1,0 +1,55 @@
+//go:build cgo && linux && (amd64 || arm64 || loong64 || ppc64le || riscv64 || s390x)
+
+package cverbs
+
+// #include "shims.h"
+import "C"
+
+import "unsafe"
+
+// AllocPD stands for ibv_alloc_pd.
+func AllocPD(c Context) (PD, error) {
+	p, err := C.ibv_alloc_pd(c.p)
+	if p == nil {
+		return PD{}, failed(err)
+	}
+	return PD{p}, nil
+}
+
+// DeallocPD stands for ibv_dealloc_pd.
+func DeallocPD(pd PD) error { return errnoOf(C.gv_dealloc_pd(pd.p)) }
+
+// RegMR stands for ibv_reg_mr. The memory at addr must neither move nor be freed
+// before DeregMR.
+func RegMR(pd PD, addr unsafe.Pointer, length int, access uint32) (MR, error) {
+	p, err := C.gv_reg_mr(pd.p, addr, C.size_t(length), C.uint(access))
+	if p == nil {
+		return MR{}, failed(err)
+	}
+	return MR{p}, nil
+}
+
+// Keys returns the lkey and the rkey of a memory region.
+func Keys(mr MR) (lkey, rkey uint32) { return uint32(mr.p.lkey), uint32(mr.p.rkey) }
+
+// DeregMR stands for ibv_dereg_mr.
+func DeregMR(mr MR) error { return errnoOf(C.gv_dereg_mr(mr.p)) }
+
+// CreateCQ stands for ibv_create_cq, without a completion channel. It returns how
+// many entries were granted.
+func CreateCQ(c Context, entries, vector int) (cq CQ, granted int, err error) {
+	p, err := C.ibv_create_cq(c.p, C.int(entries), nil, nil, C.int(vector))
+	if p == nil {
+		return CQ{}, 0, failed(err)
+	}
+	return CQ{p}, int(p.cqe), nil
+}
+
+// DestroyCQ stands for ibv_destroy_cq.
+func DestroyCQ(cq CQ) error { return errnoOf(C.gv_destroy_cq(cq.p)) }
+
+// PDHandle returns the kernel's number of a protection domain in its context.
+func PDHandle(pd PD) uint32 { return uint32(pd.p.handle) }
+
+// CQHandle returns the kernel's number of a completion queue in its context.
+func CQHandle(cq CQ) uint32 { return uint32(cq.p.handle) }
