@@ -9,6 +9,8 @@ import (
 	"unsafe"
 )
 
+func Constants() (r0 map[string]int64) { return r0 }
+
 func PostSend(uintptr, *Scratch[SendWR], int) (r0 int, r1 syscall.Errno) { return r0, r1 }
 
 func PostRecv(uintptr, *Scratch[RecvWR], int) (r0 int, r1 syscall.Errno) { return r0, r1 }

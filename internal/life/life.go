@@ -10,8 +10,10 @@
 package life
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -43,7 +45,8 @@ func (e *BusyError) Unwrap() error { return syscall.EBUSY }
 type state uint8
 
 const (
-	open state = iota
+	making state = iota
+	open
 	closing
 	closed
 )
@@ -63,6 +66,7 @@ var (
 type Node struct {
 	kind, name string
 	seq        uint64
+	destroy    func() error
 	parents    []*Node
 	children   map[*Node]struct{}
 	state      state
@@ -70,10 +74,11 @@ type Node struct {
 	stack      []uintptr
 }
 
-// Init enters n into the graph below its parents. It fails with an error that
-// matches ErrClosed, naming the parent, if one of them is closed. An object whose
-// creation fails afterwards is taken out again by Discard.
-func (n *Node) Init(kind string, parents ...*Node) error {
+// Init enters n into the graph below its parents; destroy is what Close will run.
+// It fails with an error that matches ErrClosed, naming the parent, if one of them is
+// closed. Then comes Ready, or Discard if the object could not be made; a Close from
+// elsewhere waits for either.
+func (n *Node) Init(kind string, destroy func() error, parents ...*Node) error {
 	mu.Lock()
 	defer mu.Unlock()
 	for _, p := range parents {
@@ -82,7 +87,7 @@ func (n *Node) Init(kind string, parents ...*Node) error {
 		}
 	}
 	sequence++
-	n.kind, n.seq, n.parents = kind, sequence, slices.Clone(parents)
+	n.kind, n.seq, n.destroy, n.parents = kind, sequence, destroy, slices.Clone(parents)
 	for _, p := range parents {
 		if p.children == nil {
 			p.children = map[*Node]struct{}{}
@@ -97,11 +102,13 @@ func (n *Node) Init(kind string, parents ...*Node) error {
 	return nil
 }
 
-// SetName sets what tells n from others of its kind, such as a number.
-func (n *Node) SetName(name string) {
+// Ready says that the object is made, and sets what tells it from others of its
+// kind, such as a number.
+func (n *Node) Ready(name string) {
 	mu.Lock()
 	defer mu.Unlock()
-	n.name = name
+	n.name, n.state = name, open
+	changed.Broadcast()
 }
 
 // String returns the kind and the name: "QP 0x11".
@@ -126,6 +133,7 @@ func (n *Node) Discard() {
 	mu.Lock()
 	defer mu.Unlock()
 	n.remove()
+	changed.Broadcast()
 }
 
 // Use guards a call into C: the object cannot be destroyed before Done.
@@ -149,28 +157,28 @@ func (n *Node) Done() {
 	}
 }
 
-// Close runs destroy once the calls in progress have ended, and takes n out of
+// Close runs n's destroy once the calls in progress have ended, and takes n out of
 // the graph. With open children it changes nothing and returns a *BusyError.
 // If destroy fails, n stays open. Closing again, also from several goroutines
 // at once, waits for the first to end and returns nil.
-func (n *Node) Close(destroy func() error) error {
+func (n *Node) Close() error {
 	mu.Lock()
 	defer mu.Unlock()
-	for n.state == closing {
+	for n.state == making || n.state == closing {
 		changed.Wait()
 	}
 	if n.state == closed {
 		return nil
 	}
 	if len(n.children) > 0 {
-		return &BusyError{Children: n.childLabels()}
+		return &BusyError{Children: labels(n.children, (*Node).label)}
 	}
 	n.state = closing
 	for n.users > 0 {
 		changed.Wait()
 	}
 	mu.Unlock()
-	err := destroy()
+	err := n.destroy()
 	mu.Lock()
 	if err != nil {
 		n.state = open
@@ -179,6 +187,22 @@ func (n *Node) Close(destroy func() error) error {
 	}
 	changed.Broadcast()
 	return err
+}
+
+// CloseAll closes n after everything below it, youngest first, and joins the errors
+// of what could not be closed.
+func (n *Node) CloseAll() error {
+	mu.Lock()
+	children := byAge(n.children)
+	mu.Unlock()
+	var errs []error
+	for _, c := range slices.Backward(children) {
+		errs = append(errs, c.CloseAll())
+	}
+	if err := n.Close(); err != nil {
+		errs = append(errs, fmt.Errorf("%v: %w", n, err))
+	}
+	return errors.Join(errs...)
 }
 
 func (n *Node) remove() {
@@ -190,12 +214,19 @@ func (n *Node) remove() {
 	delete(live, n)
 }
 
-func (n *Node) childLabels() []string {
-	nodes := make([]*Node, 0, len(n.children))
-	for c := range n.children {
-		nodes = append(nodes, c)
+// byAge returns nodes, oldest first.
+func byAge(set map[*Node]struct{}) []*Node {
+	nodes := slices.Collect(maps.Keys(set))
+	slices.SortFunc(nodes, func(a, b *Node) int { return cmp.Compare(a.seq, b.seq) })
+	return nodes
+}
+
+func labels(set map[*Node]struct{}, label func(*Node) string) []string {
+	var out []string
+	for _, n := range byAge(set) {
+		out = append(out, label(n))
 	}
-	return labels(nodes, (*Node).label)
+	return out
 }
 
 // Trace sets whether nodes made from now on keep the stack that made them.
@@ -206,11 +237,7 @@ func Trace(on bool) { traced.Store(on) }
 func Report() []string {
 	mu.Lock()
 	defer mu.Unlock()
-	nodes := make([]*Node, 0, len(live))
-	for n := range live {
-		nodes = append(nodes, n)
-	}
-	return labels(nodes, (*Node).describe)
+	return labels(live, (*Node).describe)
 }
 
 func (n *Node) describe() string {
@@ -227,13 +254,4 @@ func (n *Node) describe() string {
 			return b.String()
 		}
 	}
-}
-
-func labels(nodes []*Node, label func(*Node) string) []string {
-	slices.SortFunc(nodes, func(a, b *Node) int { return int(a.seq) - int(b.seq) })
-	out := make([]string, len(nodes))
-	for i, n := range nodes {
-		out[i] = label(n)
-	}
-	return out
 }

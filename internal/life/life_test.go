@@ -13,9 +13,14 @@ import (
 
 func node(t *testing.T, kind, name string, parents ...*Node) *Node {
 	t.Helper()
+	return nodeWith(t, destroyed, kind, name, parents...)
+}
+
+func nodeWith(t *testing.T, destroy func() error, kind, name string, parents ...*Node) *Node {
+	t.Helper()
 	n := new(Node)
-	require.NoError(t, n.Init(kind, parents...))
-	n.SetName(name)
+	require.NoError(t, n.Init(kind, destroy, parents...))
+	n.Ready(name)
 	t.Cleanup(n.Discard)
 	return n
 }
@@ -23,15 +28,15 @@ func node(t *testing.T, kind, name string, parents ...*Node) *Node {
 func destroyed() error { return nil }
 
 func TestCloseWithChildrenNamesThemAndChangesNothing(t *testing.T) {
-	ctx := node(t, "context", "rxe0")
-	pd := node(t, "PD", "1", ctx)
-	cq := node(t, "CQ", "2", ctx)
-	qp := node(t, "QP", "0x11", pd, cq)
-
 	calls := 0
 	count := func() error { calls++; return nil }
+	ctx := nodeWith(t, count, "context", "rxe0")
+	pd := nodeWith(t, count, "PD", "1", ctx)
+	cq := nodeWith(t, count, "CQ", "2", ctx)
+	qp := nodeWith(t, count, "QP", "0x11", pd, cq)
+
 	for _, parent := range []*Node{pd, cq, ctx} {
-		err := parent.Close(count)
+		err := parent.Close()
 		var busy *BusyError
 		require.ErrorAs(t, err, &busy)
 		require.ErrorIs(t, err, syscall.EBUSY)
@@ -39,22 +44,22 @@ func TestCloseWithChildrenNamesThemAndChangesNothing(t *testing.T) {
 		parent.Done()
 	}
 	assert.Zero(t, calls, "nothing was destroyed")
-	err := ctx.Close(count)
+	err := ctx.Close()
 	assert.EqualError(t, err, "still used by PD 1, CQ 2: close that first")
 
 	for _, n := range []*Node{qp, cq, pd, ctx} {
-		require.NoError(t, n.Close(count))
+		require.NoError(t, n.Close())
 	}
 	assert.Equal(t, 4, calls)
 }
 
 func TestCloseRunsDestroyOnce(t *testing.T) {
-	n := node(t, "PD", "1")
 	var calls atomic.Int32
+	n := nodeWith(t, func() error { calls.Add(1); return nil }, "PD", "1")
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
-			assert.NoError(t, n.Close(func() error { calls.Add(1); return nil }))
+			assert.NoError(t, n.Close())
 		})
 	}
 	wg.Wait()
@@ -62,18 +67,16 @@ func TestCloseRunsDestroyOnce(t *testing.T) {
 }
 
 func TestCloseWaitsForCallsInProgress(t *testing.T) {
-	n := node(t, "QP", "0x11")
-	require.NoError(t, n.Use())
 	var ended atomic.Bool
+	n := nodeWith(t, func() error {
+		if !ended.Load() {
+			return errors.New("destroyed during a call")
+		}
+		return nil
+	}, "QP", "0x11")
+	require.NoError(t, n.Use())
 	done := make(chan error)
-	go func() {
-		done <- n.Close(func() error {
-			if !ended.Load() {
-				return errors.New("destroyed during a call")
-			}
-			return nil
-		})
-	}()
+	go func() { done <- n.Close() }()
 	for {
 		err := n.Use()
 		if errors.Is(err, ErrClosed) {
@@ -88,18 +91,20 @@ func TestCloseWaitsForCallsInProgress(t *testing.T) {
 }
 
 func TestFailedDestroyLeavesItOpen(t *testing.T) {
-	n := node(t, "MR", "1")
-	require.ErrorIs(t, n.Close(func() error { return syscall.EBUSY }), syscall.EBUSY)
+	err := error(syscall.EIO)
+	n := nodeWith(t, func() error { return err }, "MR", "1")
+	require.ErrorIs(t, n.Close(), syscall.EIO)
 	require.NoError(t, n.Use())
 	n.Done()
-	require.NoError(t, n.Close(destroyed))
+	err = nil
+	require.NoError(t, n.Close())
 }
 
 func TestClosedParentAndUse(t *testing.T) {
 	n := node(t, "PD", "1")
-	require.NoError(t, n.Close(destroyed))
+	require.NoError(t, n.Close())
 	child := new(Node)
-	err := child.Init("QP", n)
+	err := child.Init("QP", destroyed, n)
 	require.ErrorIs(t, err, ErrClosed)
 	assert.EqualError(t, err, "PD 1: already closed")
 	require.ErrorIs(t, n.Use(), ErrClosed)
@@ -107,9 +112,9 @@ func TestClosedParentAndUse(t *testing.T) {
 
 func TestInitFailureLeavesOtherParentsFree(t *testing.T) {
 	pd, cq := node(t, "PD", "1"), node(t, "CQ", "1")
-	require.NoError(t, cq.Close(destroyed))
-	require.ErrorIs(t, new(Node).Init("QP", pd, cq), ErrClosed)
-	require.NoError(t, pd.Close(destroyed), "no half-made child is left behind")
+	require.NoError(t, cq.Close())
+	require.ErrorIs(t, new(Node).Init("QP", destroyed, pd, cq), ErrClosed)
+	require.NoError(t, pd.Close(), "no half-made child is left behind")
 }
 
 func TestReportNamesWhatIsOpen(t *testing.T) {
@@ -121,7 +126,7 @@ func TestReportNamesWhatIsOpen(t *testing.T) {
 	require.Len(t, report, before+1)
 	assert.Contains(t, report[before], "PD 7, made at")
 	assert.Contains(t, report[before], "life_test.go:")
-	require.NoError(t, n.Close(destroyed))
+	require.NoError(t, n.Close())
 	assert.Len(t, Report(), before)
 }
 
@@ -137,14 +142,57 @@ func TestConcurrentMakeAndClose(t *testing.T) {
 		wg.Go(func() {
 			for range 200 {
 				var n Node
-				if !assert.NoError(t, n.Init("PD", root)) {
+				if !assert.NoError(t, n.Init("PD", destroyed, root)) {
 					return
 				}
-				assert.Error(t, root.Close(destroyed))
-				assert.NoError(t, n.Close(destroyed))
+				n.Ready("")
+				assert.Error(t, root.Close())
+				assert.NoError(t, n.Close())
 			}
 		})
 	}
 	wg.Wait()
-	require.NoError(t, root.Close(destroyed))
+	require.NoError(t, root.Close())
+}
+
+func TestCloseAllClosesTheYoungestFirst(t *testing.T) {
+	var order []string
+	destroy := func(name string, err error) func() error {
+		return func() error { order = append(order, name); return err }
+	}
+	root := nodeWith(t, destroy("context", nil), "context", "rxe0")
+	pd := nodeWith(t, destroy("PD", nil), "PD", "1", root)
+	cq := nodeWith(t, destroy("CQ", nil), "CQ", "1", root)
+	nodeWith(t, destroy("QP", nil), "QP", "1", pd, cq)
+	nodeWith(t, destroy("MR", nil), "MR", "1", pd)
+	require.NoError(t, root.CloseAll())
+	assert.Equal(t, []string{"QP", "CQ", "MR", "PD", "context"}, order)
+	require.NoError(t, root.CloseAll())
+
+	order = nil
+	root = nodeWith(t, destroy("context", nil), "context", "rxe1")
+	pd = nodeWith(t, destroy("PD", nil), "PD", "2", root)
+	nodeWith(t, destroy("MR", syscall.EBUSY), "MR", "2", pd)
+	nodeWith(t, destroy("QP", nil), "QP", "2", pd)
+	err := root.CloseAll()
+	require.ErrorIs(t, err, syscall.EBUSY)
+	assert.ErrorContains(t, err, "MR 2: ")
+	assert.ErrorContains(t, err, "PD 2: still used by MR 2")
+	assert.Equal(t, []string{"QP", "MR"}, order, "what can be closed is closed")
+}
+
+func TestCloseWaitsForTheMaking(t *testing.T) {
+	var n Node
+	made := false // written before Ready, read by destroy: the race detector watches
+	require.NoError(t, n.Init("QP", func() error {
+		if !made {
+			return errors.New("destroyed before it was made")
+		}
+		return nil
+	}))
+	done := make(chan error)
+	go func() { done <- n.CloseAll() }()
+	made = true
+	n.Ready("1")
+	require.NoError(t, <-done)
 }

@@ -1,0 +1,128 @@
+package ibv
+
+import (
+	"fmt"
+	"syscall"
+	"time"
+)
+
+// ConnectParams are the attributes of a connection that the endpoints do not say.
+// Connect fills in defaults that suit a switched network; a function passed to it
+// changes what it wants.
+type ConnectParams struct {
+	PathMTU         MTU           // the smaller of what the two sides take
+	Timeout         time.Duration // until a packet is sent again; 67 ms. RC
+	RetryCount      uint8         // 7. RC
+	RNRRetry        uint8         // RNRRetryInfinite: wait for the peer's receives. RC
+	MinRNRTimer     time.Duration // that a peer waits for receives of this side; 640 µs. RC
+	MaxRdAtomic     uint8         // RDMA reads and atomics in flight, at most the peer's MaxDestRdAtomic; 1. RC
+	MaxDestRdAtomic uint8         // and from the peer; what the device can take. RC
+	SL              uint8
+	TrafficClass    uint8  // DSCP in the upper six bits, ECN in the lower two
+	FlowLabel       uint32 // on RoCE v2 it varies the UDP source port
+	HopLimit        uint8  // 64
+}
+
+// Init moves an RC or UC queue pair from RESET to INIT on the port of the GID that
+// suits the request best, and returns the endpoint to send to the peer: with a random
+// PSN and the port's LID and active MTU. Access says what the peer may do with memory
+// regions that allow it too; zero for messages only. Receives can be posted from now
+// on: do it before Connect, so that nothing the peer sends finds none.
+//
+// It stands for one ibv_modify_qp, with partition key index 0.
+func (qp *QP) Init(req GIDRequest, access AccessFlags) (LocalEndpoint, error) {
+	choice, err := qp.pd.ctx.ChooseGID(req)
+	if err != nil {
+		return LocalEndpoint{}, err
+	}
+	gid := choice.Entry
+	port, err := qp.pd.ctx.QueryPort(gid.Port)
+	if err != nil {
+		return LocalEndpoint{}, err
+	}
+	switch {
+	case port.State != PortActive:
+		return LocalEndpoint{}, &OpError{Op: "ibv_modify_qp", Object: qp.String(), Err: syscall.ENETDOWN,
+			Reason: fmt.Sprintf("port %d is %v, not %v: bring its link or network device up", gid.Port, port.State, PortActive)}
+	case gid.Index > 255:
+		return LocalEndpoint{}, &OpError{Op: "ibv_modify_qp", Object: qp.String(), Err: syscall.EINVAL,
+			Reason: fmt.Sprintf("GID index %d does not fit an address vector, which has 8 bits for it", gid.Index)}
+	}
+	if err := qp.Modify(QPAttr{
+		State: QPStateInit, Port: gid.Port, Access: access,
+	}, AttrState|AttrPKeyIndex|AttrPort|AttrAccess); err != nil {
+		return LocalEndpoint{}, err
+	}
+	return LocalEndpoint{
+		Endpoint: Endpoint{QPN: qp.s.num, PSN: RandomPSN(), GID: gid.GID, LID: port.LID, MTU: port.ActiveMTU},
+		Choice:   choice,
+	}, nil
+}
+
+// Connect moves an RC or UC queue pair from INIT to RTS: it can send when Connect
+// returns, and receive. What reaches a peer that is still in INIT is lost: RC sends
+// it again for a while (RetryCount times Timeout), UC does not.
+//
+// It stands for two calls of ibv_modify_qp.
+func (qp *QP) Connect(local LocalEndpoint, remote Endpoint, change ...func(*ConnectParams)) error {
+	q := qp.s
+	if q.typ != QPTypeRC && q.typ != QPTypeUC {
+		return &OpError{Op: "ibv_modify_qp", Object: q.String(), Err: syscall.EINVAL,
+			Reason: fmt.Sprintf("a QP of type %v has no connection", q.typ)}
+	}
+	p := ConnectParams{
+		PathMTU:         min(local.MTU, remote.MTU),
+		Timeout:         67 * time.Millisecond,
+		RetryCount:      7,
+		RNRRetry:        RNRRetryInfinite,
+		MinRNRTimer:     640 * time.Microsecond,
+		MaxRdAtomic:     1,
+		MaxDestRdAtomic: uint8(min(q.pd.Ctx.Attr.MaxQPRdAtom, 255)),
+		HopLimit:        64,
+	}
+	if remote.MTU == 0 {
+		p.PathMTU = local.MTU
+	}
+	for _, f := range change {
+		f(&p)
+	}
+	attr := QPAttr{
+		State:   QPStateRTR,
+		PathMTU: p.PathMTU,
+		DestQPN: remote.QPN,
+		RQPSN:   remote.PSN,
+		AH: AHAttr{
+			DLID: remote.LID,
+			SL:   p.SL,
+			Port: local.Choice.Entry.Port,
+			// RoCE has no LIDs. On InfiniBand a GRH is needed to cross subnets only.
+			IsGlobal: remote.LID == 0 || [8]byte(local.GID[:8]) != [8]byte(remote.GID[:8]),
+			GRH: GRH{
+				DGID:         remote.GID,
+				SGIDIndex:    uint8(local.Choice.Entry.Index),
+				FlowLabel:    p.FlowLabel,
+				HopLimit:     p.HopLimit,
+				TrafficClass: p.TrafficClass,
+			},
+		},
+		MaxDestRdAtomic: p.MaxDestRdAtomic,
+		MinRNRTimer:     p.MinRNRTimer,
+	}
+	if err := qp.Modify(attr, q.required(QPStateInit, QPStateRTR)); err != nil {
+		return err
+	}
+	return qp.Modify(QPAttr{
+		State:       QPStateRTS,
+		SQPSN:       local.PSN,
+		Timeout:     p.Timeout,
+		RetryCount:  p.RetryCount,
+		RNRRetry:    p.RNRRetry,
+		MaxRdAtomic: p.MaxRdAtomic,
+	}, q.required(QPStateRTR, QPStateRTS))
+}
+
+// required returns what a transition of this type of QP must have.
+func (q *qpState) required(from, to QPState) QPAttrMask {
+	rule, _ := ruleFor(q.typ, from, to)
+	return AttrState | rule.required
+}

@@ -1,0 +1,147 @@
+package ibv
+
+import (
+	"fmt"
+	"net"
+	"syscall"
+
+	"github.com/goverbs/goverbs/internal/core"
+	"github.com/goverbs/goverbs/internal/cverbs"
+)
+
+// Context is an open device. Its methods may be called from several goroutines.
+//
+// Implements: ibv_context
+type Context struct{ s *core.Context }
+
+// Core returns the inner state, for the other packages of this module.
+func (c *Context) Core() *core.Context {
+	if c == nil {
+		return nil
+	}
+	return c.s
+}
+
+// Name returns the device's name.
+func (c *Context) Name() string { return c.s.Name }
+
+// Close closes the device. While something that was made from it is open it
+// changes nothing and returns an error that matches ErrBusy and names what is
+// open. Closing again returns nil.
+//
+// Implements: ibv_close_device
+func (c *Context) Close() error {
+	return closeError("ibv_close_device", c.s.Name, c.s.Close())
+}
+
+// CloseAll closes everything that was made from the device, youngest first, and then
+// the device. It is the end of a program that has stopped using all of it. Where
+// something cannot be closed the error names it, and the rest is closed.
+func (c *Context) CloseAll() error {
+	return closeError("closing all", c.s.Name, c.s.CloseAll())
+}
+
+// call runs f while the device cannot be closed.
+func (c *Context) call(op string, f func() error) error {
+	err := c.s.Use()
+	if err == nil {
+		defer c.s.Done()
+		err = f()
+	}
+	if err != nil {
+		return &OpError{Op: op, Object: c.s.Name, Err: err}
+	}
+	return nil
+}
+
+// QueryPort returns the attributes of a port, counted from 1.
+//
+// Implements: ibv_query_port
+func (c *Context) QueryPort(port uint8) (PortAttr, error) {
+	var a cverbs.PortAttr
+	if err := c.checkPort("ibv_query_port", port); err != nil {
+		return PortAttr{}, err
+	}
+	err := c.call("ibv_query_port", func() (err error) {
+		a, err = cverbs.QueryPort(c.s.H, port)
+		return err
+	})
+	if err != nil {
+		return PortAttr{}, err
+	}
+	return portAttr(&a), nil
+}
+
+// QueryPKey returns entry index of a port's partition key table, in host order.
+//
+// Implements: ibv_query_pkey
+func (c *Context) QueryPKey(port uint8, index uint16) (uint16, error) {
+	if err := c.checkPort("ibv_query_pkey", port); err != nil {
+		return 0, err
+	}
+	var pkey uint16
+	err := c.call("ibv_query_pkey", func() (err error) {
+		pkey, err = cverbs.QueryPKey(c.s.H, port, int(index))
+		return err
+	})
+	return pkey, err
+}
+
+// GIDTable returns the GIDs of all ports, without the empty entries.
+//
+// Implements: ibv_query_gid_table
+func (c *Context) GIDTable() ([]GIDEntry, error) {
+	var raw []cverbs.GIDEntry
+	err := c.call("ibv_query_gid_table", func() error {
+		room := 0
+		for port := range c.s.Attr.PhysPortCnt {
+			a, err := cverbs.QueryPort(c.s.H, uint8(port+1))
+			if err != nil {
+				return err
+			}
+			room += int(a.GIDTblLen)
+		}
+		var err error
+		raw, err = cverbs.QueryGIDTable(c.s.H, room)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	entries := make([]GIDEntry, len(raw))
+	for i, r := range raw {
+		entries[i] = GIDEntry{
+			GID:         r.GID,
+			Index:       r.Index,
+			Port:        uint8(r.Port),
+			Type:        GIDType(r.Type),
+			NetdevIndex: r.Ifindex,
+		}
+		// A netdev in another network namespace has a number here but no name.
+		if ifc, err := net.InterfaceByIndex(int(r.Ifindex)); err == nil {
+			entries[i].Netdev = ifc.Name
+		}
+	}
+	return entries, nil
+}
+
+func (c *Context) checkPort(op string, port uint8) error {
+	if n := c.s.Attr.PhysPortCnt; port == 0 || uint32(port) > n {
+		return &OpError{Op: op, Object: c.s.Name, Err: syscall.EINVAL,
+			Reason: fmt.Sprintf("there is no port %d: the device has ports 1 to %d", port, n)}
+	}
+	return nil
+}
+
+// ChooseGID picks the GID to use for a peer and says why.
+func (c *Context) ChooseGID(req GIDRequest) (GIDChoice, error) {
+	entries, err := c.GIDTable()
+	if err != nil {
+		return GIDChoice{}, err
+	}
+	choice, err := chooseGID(entries, req)
+	if err != nil {
+		return GIDChoice{}, &OpError{Op: "choosing a GID", Object: c.s.Name, Err: err}
+	}
+	return choice, nil
+}

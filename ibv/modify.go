@@ -1,0 +1,239 @@
+package ibv
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/goverbs/goverbs/internal/core"
+	"github.com/goverbs/goverbs/internal/cverbs"
+)
+
+// Modify changes the attributes that mask names, and with AttrState the state. An
+// attribute that is missing for the transition, or that does not go with it, is
+// named in the error, and the device is not asked.
+//
+// To RESET it discards all work requests of the QP without completions, and with
+// them the completions that are queued; their memory is free to use when Modify
+// has returned.
+//
+// Implements: ibv_modify_qp
+func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
+	q := qp.s
+	fail := func(err error, reason string) error {
+		return &OpError{Op: "ibv_modify_qp", Object: q.String(), Err: err, Reason: reason}
+	}
+	if err := q.Use(); err != nil {
+		return fail(err, "")
+	}
+	defer q.Done()
+	q.modify.Lock()
+	defer q.modify.Unlock()
+
+	if err := attr.check(mask); err != nil {
+		return fail(syscall.EINVAL, err.Error())
+	}
+	to, err := q.target(&attr, mask)
+	if err != nil {
+		return fail(syscall.EINVAL, err.Error())
+	}
+	from := QPState(q.state.Load())
+	if to == QPStateReset {
+		q.setState(to) // no post may slip between the discarding and the release
+	}
+	c := attr.encode()
+	if err := cverbs.ModifyQP(q.h, &c, uint32(mask)); err != nil {
+		q.setState(from)
+		return fail(err, q.whyNotModified(&attr, mask, err))
+	}
+	if to == QPStateReset {
+		unlock := core.LockCQs(q.sendCQ, q.recvCQ)
+		q.queue.Reset()
+		unlock()
+	}
+	if mask&AttrState != 0 {
+		q.setState(to)
+	}
+	return nil
+}
+
+// target returns the state that the QP will be in, if its type knows the way there
+// with these attributes. The state that the library remembers may be stale: the
+// device moves a QP to ERR or SQE by itself. So before refusing, it asks.
+func (q *qpState) target(attr *QPAttr, mask QPAttrMask) (QPState, error) {
+	check := func(from QPState) (QPState, error) {
+		to := from
+		if mask&AttrState != 0 {
+			to = attr.State
+		}
+		if q.pd.Ctx.IWARP {
+			return to, nil // its connections are made by the connection manager, with rules of its own
+		}
+		return to, checkTransition(q.typ, from, to, mask)
+	}
+	if mask&AttrCurState != 0 {
+		return check(attr.CurState)
+	}
+	to, err := check(QPState(cverbs.CachedState(q.h)))
+	if err != nil {
+		if now, qErr := cverbs.QueryQP(q.h, uint32(AttrState)); qErr == nil {
+			return check(QPState(now.State))
+		}
+	}
+	return to, err
+}
+
+func (q *qpState) setState(s QPState) {
+	defer q.lockPosts()()
+	q.state.Store(int32(s))
+}
+
+// whyNotModified adds what is known of a path that the device refused: its own
+// errno says little.
+func (q *qpState) whyNotModified(attr *QPAttr, mask QPAttrMask, err error) string {
+	if mask&AttrAV == 0 {
+		return ""
+	}
+	own := fmt.Sprintf("own GID index %d, which port %d does not have", attr.AH.GRH.SGIDIndex, attr.AH.Port)
+	ctx := Context{q.pd.Ctx}
+	entries, tableErr := ctx.GIDTable()
+	if tableErr != nil {
+		return ""
+	}
+	for _, e := range entries {
+		if e.Index == uint32(attr.AH.GRH.SGIDIndex) && e.Port == attr.AH.Port {
+			own = "own " + e.label()
+		}
+	}
+	hint := "check that both are of the same type and that the peer's address is reachable from the own one"
+	if errors.Is(err, syscall.ETIMEDOUT) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) {
+		hint = "the peer's address could not be resolved from there: choose a GID whose address has a route to it"
+	}
+	return fmt.Sprintf("the path from %s to peer GID %v; %s", own, attr.AH.GRH.DGID, hint)
+}
+
+// Query returns the attributes that mask names, and those that the provider gives
+// besides, as the device has them now.
+//
+// Implements: ibv_query_qp
+func (qp *QP) Query(mask QPAttrMask) (QPAttr, error) {
+	q := qp.s
+	err := q.Use()
+	var c cverbs.QPAttr
+	if err == nil {
+		defer q.Done()
+		c, err = cverbs.QueryQP(q.h, uint32(mask))
+	}
+	if err != nil {
+		return QPAttr{}, &OpError{Op: "ibv_query_qp", Object: q.String(), Err: err}
+	}
+	return decodeQPAttr(&c), nil
+}
+
+// State asks the device for the state. The device moves a QP to ERR or SQE by
+// itself when a work request fails.
+func (qp *QP) State() (QPState, error) {
+	attr, err := qp.Query(AttrState)
+	return attr.State, err
+}
+
+// encode turns the attributes into C's form. They passed check: a timer that does
+// not count has no code, and zero stands in.
+func (a *QPAttr) encode() cverbs.QPAttr {
+	rnr, _ := encodeRNRTimer(a.MinRNRTimer)
+	timeout, _ := encodeAckTimeout(a.Timeout)
+	altTimeout, _ := encodeAckTimeout(a.AltTimeout)
+	return cverbs.QPAttr{
+		State:           int32(a.State),
+		CurState:        int32(a.CurState),
+		PathMTU:         int32(a.PathMTU),
+		PathMigState:    int32(a.PathMigState),
+		QKey:            a.QKey,
+		RQPSN:           a.RQPSN,
+		SQPSN:           a.SQPSN,
+		DestQPN:         a.DestQPN,
+		Access:          uint32(a.Access),
+		Cap:             cverbs.QPCap(a.Cap),
+		AH:              a.AH.encode(),
+		AltAH:           a.AltAH.encode(),
+		PKeyIndex:       a.PKeyIndex,
+		AltPKeyIndex:    a.AltPKeyIndex,
+		SQDrainedNotify: a.SQDrainedNotify,
+		SQDraining:      a.SQDraining,
+		MaxRdAtomic:     a.MaxRdAtomic,
+		MaxDestRdAtomic: a.MaxDestRdAtomic,
+		MinRNRTimer:     rnr,
+		Port:            a.Port,
+		AltPort:         a.AltPort,
+		Timeout:         timeout,
+		AltTimeout:      altTimeout,
+		RetryCount:      a.RetryCount,
+		RNRRetry:        a.RNRRetry,
+		RateLimit:       a.RateLimit,
+	}
+}
+
+func decodeQPAttr(c *cverbs.QPAttr) QPAttr {
+	return QPAttr{
+		State:           QPState(c.State),
+		CurState:        QPState(c.CurState),
+		PathMTU:         MTU(c.PathMTU),
+		PathMigState:    MigState(c.PathMigState),
+		QKey:            c.QKey,
+		RQPSN:           c.RQPSN,
+		SQPSN:           c.SQPSN,
+		DestQPN:         c.DestQPN,
+		Access:          AccessFlags(c.Access),
+		Cap:             QPCap(c.Cap),
+		AH:              decodeAH(&c.AH),
+		AltAH:           decodeAH(&c.AltAH),
+		PKeyIndex:       c.PKeyIndex,
+		AltPKeyIndex:    c.AltPKeyIndex,
+		SQDrainedNotify: c.SQDrainedNotify,
+		SQDraining:      c.SQDraining,
+		MaxRdAtomic:     c.MaxRdAtomic,
+		MaxDestRdAtomic: c.MaxDestRdAtomic,
+		MinRNRTimer:     decodeRNRTimer(c.MinRNRTimer),
+		Port:            c.Port,
+		AltPort:         c.AltPort,
+		Timeout:         decodeAckTimeout(c.Timeout),
+		AltTimeout:      decodeAckTimeout(c.AltTimeout),
+		RetryCount:      c.RetryCount,
+		RNRRetry:        c.RNRRetry,
+		RateLimit:       c.RateLimit,
+	}
+}
+
+func (a *AHAttr) encode() cverbs.AHAttr {
+	return cverbs.AHAttr{
+		DGID:         a.GRH.DGID,
+		FlowLabel:    a.GRH.FlowLabel,
+		SGIDIndex:    a.GRH.SGIDIndex,
+		HopLimit:     a.GRH.HopLimit,
+		TrafficClass: a.GRH.TrafficClass,
+		DLID:         a.DLID,
+		SL:           a.SL,
+		SrcPathBits:  a.SrcPathBits,
+		StaticRate:   a.StaticRate,
+		IsGlobal:     a.IsGlobal,
+		Port:         a.Port,
+	}
+}
+
+func decodeAH(c *cverbs.AHAttr) AHAttr {
+	return AHAttr{
+		GRH: GRH{
+			DGID:         c.DGID,
+			FlowLabel:    c.FlowLabel,
+			SGIDIndex:    c.SGIDIndex,
+			HopLimit:     c.HopLimit,
+			TrafficClass: c.TrafficClass,
+		},
+		DLID:        c.DLID,
+		SL:          c.SL,
+		SrcPathBits: c.SrcPathBits,
+		StaticRate:  c.StaticRate,
+		IsGlobal:    c.IsGlobal,
+		Port:        c.Port,
+	}
+}

@@ -1,0 +1,74 @@
+// Package core holds the inner state of the live objects that the public packages
+// share: ibv's queue pairs report to cq's completion queues, and both hang from
+// ibv's contexts and protection domains. A public handle points to one of these;
+// the ownership graph keeps it reachable until it is closed, whatever becomes of
+// the handle.
+package core
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+
+	"github.com/goverbs/goverbs/internal/cverbs"
+	"github.com/goverbs/goverbs/internal/life"
+)
+
+// Context is an open device.
+type Context struct {
+	life.Node
+	H     cverbs.Context
+	Name  string
+	IWARP bool              // its transitions of a QP are not those of InfiniBand
+	Attr  cverbs.DeviceAttr // as it was when the device was opened
+}
+
+// PD is a protection domain.
+type PD struct {
+	life.Node
+	H   cverbs.PD
+	Ctx *Context
+}
+
+// CQ is a completion queue. Mu is the CQ lock: it covers polling and whatever
+// else releases slots of the queue pairs that report to the CQ.
+type CQ struct {
+	life.Node
+	H   cverbs.CQ
+	Ctx *Context
+
+	Mu     sync.Mutex
+	Closed bool // under Mu
+}
+
+// LockCQs locks one or two completion queues, always in the same order, and
+// returns what unlocks them.
+func LockCQs(a, b *CQ) (unlock func()) {
+	if a == b {
+		a.Mu.Lock()
+		return a.Mu.Unlock
+	}
+	if a.Before(&b.Node) {
+		a.Mu.Lock()
+		b.Mu.Lock()
+	} else {
+		b.Mu.Lock()
+		a.Mu.Lock()
+	}
+	return func() { a.Mu.Unlock(); b.Mu.Unlock() }
+}
+
+// Label names an object by its handle number and device.
+func Label(number uint32, ctx *Context) string {
+	return fmt.Sprintf("%d of %s", number, ctx.Name)
+}
+
+// Gone turns the EIO of a destroy call into success: the device was removed, and
+// the kernel has freed the object with it.
+func Gone(err error) error {
+	if errors.Is(err, syscall.EIO) {
+		return nil
+	}
+	return err
+}

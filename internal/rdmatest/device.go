@@ -1,0 +1,149 @@
+package rdmatest
+
+import (
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/goverbs/goverbs/cq"
+	"github.com/goverbs/goverbs/ibv"
+	"github.com/goverbs/goverbs/mr"
+)
+
+// Device returns the name of the device under test.
+func Device(t testing.TB) string {
+	t.Helper()
+	name := os.Getenv("RXE_DEV")
+	require.NotEmpty(t, name, "RXE_DEV names no device to test: run this through docker/with-rxe")
+	return name
+}
+
+// Addr returns an IP address of the device under test.
+func Addr(t testing.TB) netip.Addr {
+	t.Helper()
+	addr, err := netip.ParseAddr(os.Getenv("RXE_ADDR"))
+	require.NoError(t, err, "RXE_ADDR")
+	return addr
+}
+
+// Kernel returns the running kernel's release.
+func Kernel(t testing.TB) string {
+	t.Helper()
+	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	require.NoError(t, err)
+	return strings.TrimSpace(string(release))
+}
+
+// Open opens the device under test until the test ends.
+func Open(t testing.TB) *ibv.Context {
+	t.Helper()
+	ctx, err := ibv.Open(Device(t))
+	require.NoError(t, err)
+	closeAtEnd(t, ctx.Close)
+	return ctx
+}
+
+func closeAtEnd(t testing.TB, close func() error) {
+	t.Cleanup(func() { require.NoError(t, close()) })
+}
+
+// PD allocates a protection domain until the test ends.
+func PD(t testing.TB, ctx *ibv.Context) *ibv.PD {
+	t.Helper()
+	pd, err := ctx.AllocPD()
+	require.NoError(t, err)
+	closeAtEnd(t, pd.Close)
+	return pd
+}
+
+// CQ creates a completion queue until the test ends.
+func CQ(t testing.TB, ctx *ibv.Context, entries int) *cq.CQ {
+	t.Helper()
+	q, err := cq.Create(ctx, cq.InitAttr{Entries: entries})
+	require.NoError(t, err)
+	closeAtEnd(t, q.Close)
+	return q
+}
+
+// Region allocates and registers memory for local use until the test ends.
+func Region(t testing.TB, pd *ibv.PD, size int) *mr.Region {
+	t.Helper()
+	r, err := mr.AllocRegion(pd, size, ibv.AccessLocalWrite)
+	require.NoError(t, err)
+	closeAtEnd(t, r.Close)
+	return r
+}
+
+// Side is one side of a Pair.
+type Side struct {
+	QP     *ibv.QP
+	CQ     *cq.CQ // of sends and receives
+	Region *mr.Region
+	Local  ibv.LocalEndpoint
+}
+
+// Pair is two queue pairs of one device that are connected to each other.
+type Pair struct {
+	Ctx  *ibv.Context
+	PD   *ibv.PD
+	A, B Side
+}
+
+// DefaultInit is a small RC queue pair whose every send is signaled.
+func DefaultInit() ibv.QPInitAttr {
+	return ibv.QPInitAttr{
+		Type:      ibv.QPTypeRC,
+		SignalAll: true,
+		Cap:       ibv.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 64},
+	}
+}
+
+// NewSide makes a queue pair in RESET with a completion queue and 64 KiB of memory.
+func NewSide(t testing.TB, pd *ibv.PD, init ibv.QPInitAttr) Side {
+	t.Helper()
+	q := CQ(t, pd.Context(), int(init.Cap.MaxSendWR+init.Cap.MaxRecvWR)+64)
+	qp, err := pd.CreateQP(init, ibv.QPQueues{Send: q, Recv: q})
+	require.NoError(t, err)
+	closeAtEnd(t, qp.Close)
+	return Side{QP: qp, CQ: q, Region: Region(t, pd, 1<<16)}
+}
+
+// NewPair makes two queue pairs and connects them; change edits both connections.
+func NewPair(t testing.TB, init ibv.QPInitAttr, change ...func(*ibv.ConnectParams)) *Pair {
+	t.Helper()
+	ctx := Open(t)
+	p := &Pair{Ctx: ctx, PD: PD(t, ctx)}
+	p.A, p.B = NewSide(t, p.PD, init), NewSide(t, p.PD, init)
+	p.Connect(t, change...)
+	return p
+}
+
+// Connect takes both sides from RESET to RTS.
+func (p *Pair) Connect(t testing.TB, change ...func(*ibv.ConnectParams)) {
+	t.Helper()
+	for _, s := range []*Side{&p.A, &p.B} {
+		var err error
+		s.Local, err = s.QP.Init(ibv.GIDRequest{Local: Addr(t)}, 0)
+		require.NoError(t, err)
+	}
+	require.NoError(t, p.A.QP.Connect(p.A.Local, p.B.Local.Endpoint, change...))
+	require.NoError(t, p.B.QP.Connect(p.B.Local, p.A.Local.Endpoint, change...))
+}
+
+// Wait polls until n completions are there, and fails the test after ten seconds.
+func (s *Side) Wait(t testing.TB, n int) []cq.WC {
+	t.Helper()
+	wcs := make([]cq.WC, n)
+	got := 0
+	for deadline := time.Now().Add(10 * time.Second); got < n; {
+		k, err := s.CQ.Poll(wcs[got:])
+		require.NoError(t, err)
+		got += k
+		require.True(t, time.Now().Before(deadline), "%d of %d completions after ten seconds", got, n)
+	}
+	return wcs
+}

@@ -1,0 +1,186 @@
+package mr
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"github.com/goverbs/goverbs/ibv"
+	"github.com/goverbs/goverbs/internal/core"
+	"github.com/goverbs/goverbs/internal/cverbs"
+	"github.com/goverbs/goverbs/internal/life"
+)
+
+// Region is registered memory: a memory region. Its methods may be called from
+// several goroutines; its bytes follow the rules of the package.
+//
+// Implements: ibv_mr
+type Region struct{ s *regionState }
+
+type regionState struct {
+	life.Node
+	h      cverbs.MR
+	mem    []byte
+	lkey   uint32
+	rkey   uint32
+	access ibv.AccessFlags
+	pages  []byte         // allocated for the region alone, and freed with it
+	pin    runtime.Pinner // for memory that a Go slice owns
+}
+
+// Register registers a whole buffer with a protection domain. The buffer stays the
+// caller's to close, after the region.
+//
+// It refuses remote write or atomic rights without local write. Memory that exceeds
+// what the process may lock is an error that matches ibv.ErrMemlock and says the
+// limit.
+//
+// Implements: ibv_reg_mr
+func Register(pd *ibv.PD, buf *Buffer, access ibv.AccessFlags) (*Region, error) {
+	if buf == nil {
+		return nil, regError(pd, syscall.EINVAL, "no memory: the Buffer is nil")
+	}
+	return register(pd, &regionState{mem: buf.Bytes(), access: access}, &buf.s.Node)
+}
+
+// AllocRegion allocates a buffer of size bytes and registers it. Closing the region
+// frees the buffer too.
+func AllocRegion(pd *ibv.PD, size int, access ibv.AccessFlags) (*Region, error) {
+	pages, err := alloc(size, os.Getpagesize(), 0)
+	if err != nil {
+		return nil, err
+	}
+	region, err := register(pd, &regionState{mem: pages[:size:size], pages: pages, access: access})
+	if err != nil {
+		return nil, errors.Join(err, unmapMemory(pages))
+	}
+	return region, nil
+}
+
+// RegisterSlice registers memory of the Go heap, which it pins until the region is
+// closed. It is a sharp tool: the collector cannot move or free the memory
+// meanwhile, the pages at both ends are shared with other Go data, which the device
+// cannot reach but locks all the same, and a slice that grows by append leaves the
+// registered memory behind. Prefer AllocRegion.
+//
+// Implements: ibv_reg_mr
+func RegisterSlice(pd *ibv.PD, b []byte, access ibv.AccessFlags) (*Region, error) {
+	if len(b) == 0 {
+		return nil, regError(pd, syscall.EINVAL, "no memory: the slice is empty")
+	}
+	s := &regionState{mem: b[:len(b):len(b)], access: access}
+	s.pin.Pin(unsafe.SliceData(b))
+	region, err := register(pd, s)
+	if err != nil {
+		s.pin.Unpin()
+	}
+	return region, err
+}
+
+func register(pd *ibv.PD, s *regionState, parents ...*life.Node) (*Region, error) {
+	c := pd.Core()
+	if c == nil {
+		return nil, regError(pd, syscall.EINVAL, "no protection domain: the PD is nil")
+	}
+	if err := s.access.Check(); err != nil {
+		return nil, regError(pd, syscall.EINVAL, err.Error())
+	}
+	if err := s.Init("MR", s.destroy, append(parents, &c.Node)...); err != nil {
+		return nil, regError(pd, err, "")
+	}
+	h, err := cverbs.RegMR(c.H, unsafe.Pointer(unsafe.SliceData(s.mem)), len(s.mem), uint32(s.access))
+	if err != nil {
+		s.Discard()
+		return nil, refused(pd, s, err)
+	}
+	s.h = h
+	s.lkey, s.rkey = cverbs.Keys(h)
+	s.Ready(fmt.Sprintf("lkey %#x of %s", s.lkey, c.Ctx.Name))
+	return &Region{s}, nil
+}
+
+func regError(pd *ibv.PD, err error, reason string) *ibv.OpError {
+	e := &ibv.OpError{Op: "ibv_reg_mr", Err: err, Reason: reason}
+	if c := pd.Core(); c != nil {
+		e.Object = c.String()
+	}
+	return e
+}
+
+// refused explains an errno of the registration: ENOMEM nearly always is the limit
+// of locked memory, which no message of the kernel says.
+func refused(pd *ibv.PD, s *regionState, err error) error {
+	e := regError(pd, err, "")
+	size := len(s.mem)
+	switch {
+	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EPERM):
+		e.Kind = ibv.ErrMemlock
+		e.Reason = fmt.Sprintf("cannot lock %d bytes of memory; the limit of this process is %s (ulimit -l); raise it "+
+			"(LimitMEMLOCK= in systemd, --ulimit memlock=-1 for a container, /etc/security/limits.conf) or give it CAP_IPC_LOCK", size, memlock())
+	case uint64(size) > pd.Core().Ctx.Attr.MaxMRSize:
+		e.Reason = fmt.Sprintf("%d bytes are more than the device's max_mr_size %d", size, pd.Core().Ctx.Attr.MaxMRSize)
+	case errors.Is(err, syscall.EFAULT):
+		e.Reason = fmt.Sprintf("the memory is not mapped with the rights that %v needs", s.access)
+	case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.EOPNOTSUPP):
+		e.Reason = fmt.Sprintf("the device refuses the access flags %v", s.access)
+	}
+	return e
+}
+
+// Bytes returns the registered memory. The slice, and every slice made from it, must
+// not be used after the memory is freed: by the region's Close for AllocRegion.
+func (r *Region) Bytes() []byte { return r.s.mem }
+
+// Len returns the length in bytes.
+func (r *Region) Len() int { return len(r.s.mem) }
+
+// LKey returns the key that SGEs of this process use.
+func (r *Region) LKey() uint32 { return r.s.lkey }
+
+// RKey returns the key that a peer uses, if Access has remote rights.
+func (r *Region) RKey() uint32 { return r.s.rkey }
+
+// Access returns the rights that the region was registered with.
+func (r *Region) Access() ibv.AccessFlags { return r.s.access }
+
+// String names the region and its device.
+func (r *Region) String() string { return r.s.String() }
+
+// SGE returns the piece of the region from off, n bytes long, for a work request. It
+// panics if the piece is not inside the region, as slicing does. An SGE has at most
+// 4 GiB - 1.
+func (r *Region) SGE(off, n int) ibv.SGE {
+	part := r.s.mem[off : off+n]
+	if uint64(n) > maxSGE {
+		panic(fmt.Sprintf("mr: an SGE of %d bytes is longer than %d", n, uint64(maxSGE)))
+	}
+	return ibv.SGE{Addr: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(part)))), Length: uint32(n), LKey: r.s.lkey}
+}
+
+const maxSGE = 1<<32 - 1
+
+// Close ends the registration and frees what AllocRegion allocated. No work request
+// that uses the region may be with the device, and no peer may use it: both would
+// fail with a protection error. Closing again returns nil.
+//
+// Implements: ibv_dereg_mr
+func (r *Region) Close() error {
+	if err := r.s.Close(); err != nil {
+		return &ibv.OpError{Op: "ibv_dereg_mr", Object: r.String(), Err: err}
+	}
+	return nil
+}
+
+func (s *regionState) destroy() error {
+	if err := core.Gone(cverbs.DeregMR(s.h)); err != nil {
+		return err
+	}
+	s.pin.Unpin()
+	if s.pages == nil {
+		return nil
+	}
+	return unmapMemory(s.pages)
+}
