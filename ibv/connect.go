@@ -20,7 +20,7 @@ type ConnectParams struct {
 	SL              uint8
 	TrafficClass    uint8  // DSCP in the upper six bits, ECN in the lower two
 	FlowLabel       uint32 // on RoCE v2 it varies the UDP source port
-	HopLimit        uint8  // 64
+	HopLimit        uint8  // 64; see GRH
 }
 
 // Init moves an RC or UC queue pair from RESET to INIT on the port of the GID that

@@ -88,9 +88,12 @@ func (q *qpState) setState(s QPState) {
 	q.state.Store(int32(s))
 }
 
-// whyNotModified adds what is known of a path that the device refused: its own
-// errno says little.
+// whyNotModified adds what is known of the state or the path that the device refused:
+// its own errno says little.
 func (q *qpState) whyNotModified(attr *QPAttr, mask QPAttrMask, err error) string {
+	if now, qErr := cverbs.QueryQP(q.h, uint32(AttrState)); qErr == nil && now.SQDraining {
+		return "the send queue is still draining: query until SQDraining is false, or wait for the event"
+	}
 	if mask&AttrAV == 0 {
 		return ""
 	}

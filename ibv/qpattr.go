@@ -25,8 +25,8 @@ type GRH struct {
 	DGID         GID    // the peer's GID
 	FlowLabel    uint32 // 20 bits; RoCE v2 derives the UDP source port from it
 	SGIDIndex    uint8  // index of the own GID in the port's table
-	HopLimit     uint8
-	TrafficClass uint8 // DSCP in the upper six bits, ECN in the lower two
+	HopLimit     uint8  // on RoCE v2 Linux takes the route's instead
+	TrafficClass uint8  // DSCP in the upper six bits, ECN in the lower two
 }
 
 // AHAttr is an address vector: the way to a peer.

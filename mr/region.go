@@ -24,6 +24,7 @@ type regionState struct {
 	life.Node
 	h      cverbs.MR
 	mem    []byte
+	addr   uint64
 	lkey   uint32
 	rkey   uint32
 	access ibv.AccessFlags
@@ -97,6 +98,7 @@ func register(pd *ibv.PD, s *regionState, parents ...*life.Node) (*Region, error
 		return nil, refused(pd, s, err)
 	}
 	s.h = h
+	s.addr = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(s.mem))))
 	s.lkey, s.rkey = cverbs.Keys(h)
 	s.Ready(fmt.Sprintf("lkey %#x of %s", s.lkey, c.Ctx.Name))
 	return &Region{s}, nil
@@ -153,11 +155,11 @@ func (r *Region) String() string { return r.s.String() }
 // panics if the piece is not inside the region, as slicing does. An SGE has at most
 // 4 GiB - 1.
 func (r *Region) SGE(off, n int) ibv.SGE {
-	part := r.s.mem[off : off+n]
+	_ = r.s.mem[off : off+n]
 	if uint64(n) > maxSGE {
 		panic(fmt.Sprintf("mr: an SGE of %d bytes is longer than %d", n, uint64(maxSGE)))
 	}
-	return ibv.SGE{Addr: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(part)))), Length: uint32(n), LKey: r.s.lkey}
+	return ibv.SGE{Addr: r.s.addr + uint64(off), Length: uint32(n), LKey: r.s.lkey}
 }
 
 const maxSGE = 1<<32 - 1
