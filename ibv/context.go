@@ -109,6 +109,7 @@ func (c *Context) GIDTable() ([]GIDEntry, error) {
 		return nil, err
 	}
 	entries := make([]GIDEntry, len(raw))
+	netdevs := netdevNames()
 	for i, r := range raw {
 		entries[i] = GIDEntry{
 			GID:         r.GID,
@@ -116,13 +117,21 @@ func (c *Context) GIDTable() ([]GIDEntry, error) {
 			Port:        uint8(r.Port),
 			Type:        GIDType(r.Type),
 			NetdevIndex: r.Ifindex,
-		}
-		// A netdev in another network namespace has a number here but no name.
-		if ifc, err := net.InterfaceByIndex(int(r.Ifindex)); err == nil {
-			entries[i].Netdev = ifc.Name
+			Netdev:      netdevs[r.Ifindex],
 		}
 	}
 	return entries, nil
+}
+
+// netdevNames has the network devices by number. One of another network namespace
+// has a number in a GID table but no name here.
+func netdevNames() map[uint32]string {
+	names := map[uint32]string{}
+	interfaces, _ := net.Interfaces() // without them the numbers must do
+	for _, ifc := range interfaces {
+		names[uint32(ifc.Index)] = ifc.Name
+	}
+	return names
 }
 
 func (c *Context) checkPort(op string, port uint8) error {

@@ -37,7 +37,7 @@ func memlock() string {
 		return "unknown"
 	}
 	if r.Cur == unix.RLIM_INFINITY {
-		return "unlimited"
+		return unlimited
 	}
 	return fmt.Sprintf("%d bytes", r.Cur)
 }

@@ -104,6 +104,9 @@ func register(pd *ibv.PD, s *regionState, parents ...*life.Node) (*Region, error
 	return &Region{s}, nil
 }
 
+// What memlock answers where there is no limit.
+const unlimited = "unlimited"
+
 func regError(pd *ibv.PD, err error, reason string) *ibv.OpError {
 	e := &ibv.OpError{Op: "ibv_reg_mr", Err: err, Reason: reason}
 	if c := pd.Core(); c != nil {
@@ -118,6 +121,8 @@ func refused(pd *ibv.PD, s *regionState, err error) error {
 	e := regError(pd, err, "")
 	size := len(s.mem)
 	switch {
+	case errors.Is(err, syscall.ENOMEM) && memlock() == unlimited:
+		e.Reason = fmt.Sprintf("the system or the device has no room left to register %d bytes", size)
 	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EPERM):
 		e.Kind = ibv.ErrMemlock
 		e.Reason = fmt.Sprintf("cannot lock %d bytes of memory; the limit of this process is %s (ulimit -l); raise it "+
@@ -151,6 +156,8 @@ func (r *Region) Access() ibv.AccessFlags { return r.s.access }
 // String names the region and its device.
 func (r *Region) String() string { return r.s.String() }
 
+const maxSGE = 1<<32 - 1
+
 // SGE returns the piece of the region from off, n bytes long, for a work request. It
 // panics if the piece is not inside the region, as slicing does. An SGE has at most
 // 4 GiB - 1.
@@ -161,8 +168,6 @@ func (r *Region) SGE(off, n int) ibv.SGE {
 	}
 	return ibv.SGE{Addr: r.s.addr + uint64(off), Length: uint32(n), LKey: r.s.lkey}
 }
-
-const maxSGE = 1<<32 - 1
 
 // Close ends the registration and frees what AllocRegion allocated. No work request
 // that uses the region may be with the device, and no peer may use it: both would
