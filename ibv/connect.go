@@ -12,7 +12,7 @@ import (
 type ConnectParams struct {
 	PathMTU         MTU           // the smaller of what the two sides take
 	Timeout         time.Duration // until a packet is sent again; 67 ms. RC
-	RetryCount      uint8         // 7. RC
+	RetryCount      uint8         // 6: to rdma_rxe 7 is for ever. RC
 	RNRRetry        uint8         // RNRRetryInfinite: wait for the peer's receives. RC
 	MinRNRTimer     time.Duration // that a peer waits for receives of this side; 640 µs. RC
 	MaxRdAtomic     uint8         // RDMA reads and atomics in flight, at most the peer's MaxDestRdAtomic; 1. RC
@@ -73,7 +73,7 @@ func (qp *QP) Connect(local LocalEndpoint, remote Endpoint, change ...func(*Conn
 	p := ConnectParams{
 		PathMTU:         min(local.MTU, remote.MTU),
 		Timeout:         67 * time.Millisecond,
-		RetryCount:      7,
+		RetryCount:      6,
 		RNRRetry:        RNRRetryInfinite,
 		MinRNRTimer:     640 * time.Microsecond,
 		MaxRdAtomic:     1,

@@ -65,9 +65,9 @@ func TestDevicesHere(t *testing.T) {
 func TestOpErrorText(t *testing.T) {
 	for want, e := range map[string]OpError{
 		"ibv_open_device on rxe0: no such file or directory": {Op: "ibv_open_device", Object: "rxe0", Err: syscall.ENOENT},
-		"ibv_x: because (invalid argument)":                   {Op: "ibv_x", Err: syscall.EINVAL, Reason: "because"},
-		"ibv_x on QP 1: full up (queue full)":                 {Op: "ibv_x", Object: "QP 1", Kind: ErrQueueFull, Reason: "full up"},
-		"ibv_x: only words":                                   {Op: "ibv_x", Reason: "only words"},
+		"ibv_x: because (invalid argument)":                  {Op: "ibv_x", Err: syscall.EINVAL, Reason: "because"},
+		"ibv_x on QP 1: full up (queue full)":                {Op: "ibv_x", Object: "QP 1", Kind: ErrQueueFull, Reason: "full up"},
+		"ibv_x: only words":                                  {Op: "ibv_x", Reason: "only words"},
 	} {
 		assert.Equal(t, want, e.Error())
 	}

@@ -126,7 +126,7 @@ type QPAttr struct {
 	AltTimeout time.Duration
 	Port       uint8 // from 1
 	AltPort    uint8
-	RetryCount uint8  // 0 to 7: attempts after a lost or late acknowledgement
+	RetryCount uint8  // 0 to 7: attempts after a lost or late acknowledgement; to rdma_rxe 7 is for ever
 	RNRRetry   uint8  // 0 to 6 attempts at an empty receive queue, or RNRRetryInfinite
 	RateLimit  uint32 // kbit/s, 0 for none
 }
