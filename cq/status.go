@@ -89,7 +89,11 @@ func (e *Error) Error() string {
 		queue = "receive"
 	}
 	s := fmt.Sprintf("%s WR %d on QP %#x: %v (status %d, vendor_err %#x)", queue, e.WRID, e.QPNum, e.Status, uint32(e.Status), e.VendorErr)
-	if hint := hints[e.Status]; hint != "" {
+	hint := hints[e.Status]
+	if e.Recv && e.Status == StatusLocQPOpErr {
+		hint = "the message is longer than the receive, or an SGE of the receive is not valid" // so rdma_rxe tells both
+	}
+	if hint != "" {
 		s += ": " + hint
 	}
 	return s

@@ -92,11 +92,10 @@ func (qp *QP) Connect(local LocalEndpoint, remote Endpoint, change ...func(*Conn
 		DestQPN: remote.QPN,
 		RQPSN:   remote.PSN,
 		AH: AHAttr{
-			DLID: remote.LID,
-			SL:   p.SL,
-			Port: local.Choice.Entry.Port,
-			// RoCE has no LIDs. On InfiniBand a GRH is needed to cross subnets only.
-			IsGlobal: remote.LID == 0 || [8]byte(local.GID[:8]) != [8]byte(remote.GID[:8]),
+			DLID:     remote.LID,
+			SL:       p.SL,
+			Port:     local.Choice.Entry.Port,
+			IsGlobal: needsGRH(local.Endpoint, remote),
 			GRH: GRH{
 				DGID:         remote.GID,
 				SGIDIndex:    uint8(local.Choice.Entry.Index),
@@ -119,6 +118,12 @@ func (qp *QP) Connect(local LocalEndpoint, remote Endpoint, change ...func(*Conn
 		RNRRetry:    p.RNRRetry,
 		MaxRdAtomic: p.MaxRdAtomic,
 	}, q.required(QPStateRTR, QPStateRTS))
+}
+
+// needsGRH tells whether packets to the peer need a global routing header: on RoCE,
+// which has no LIDs, and on InfiniBand across subnets.
+func needsGRH(local, remote Endpoint) bool {
+	return !remote.GID.IsZero() && (remote.LID == 0 || [8]byte(local.GID[:8]) != [8]byte(remote.GID[:8]))
 }
 
 // required returns what a transition of this type of QP must have.

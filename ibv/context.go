@@ -25,6 +25,9 @@ func (c *Context) Core() *core.Context {
 // Name returns the device's name.
 func (c *Context) Name() string { return c.s.Name }
 
+// Software reports whether the device is made by the kernel, with no hardware below.
+func (c *Context) Software() bool { return c.s.Software }
+
 // Close closes the device. While something that was made from it is open it
 // changes nothing and returns an error that matches ErrBusy and names what is
 // open. Closing again returns nil.

@@ -18,6 +18,9 @@ type Device struct {
 	Transport TransportType
 	GUID      GUID
 	Index     int // the kernel's number of the device, -1 where it has none
+	// Software devices, as rdma_rxe and siw, are made by the kernel of a network
+	// interface. What is measured on one is no measure of RDMA hardware.
+	Software bool
 }
 
 // Devices lists the RDMA devices that this process can see and libibverbs has a
@@ -31,6 +34,11 @@ func Devices() ([]Device, error) {
 	if err != nil {
 		return nil, listError(err)
 	}
+	software := map[string]bool{}
+	known, _ := sysfs.Host.Devices() // libibverbs reads the same tree, and listed it
+	for _, d := range known {
+		software[d.Name] = d.Software
+	}
 	devices := make([]Device, len(infos))
 	for i, d := range infos {
 		devices[i] = Device{
@@ -39,6 +47,7 @@ func Devices() ([]Device, error) {
 			Transport: TransportType(d.Transport),
 			GUID:      GUID(d.GUID),
 			Index:     d.Index,
+			Software:  software[d.Name],
 		}
 	}
 	return devices, nil
@@ -68,7 +77,7 @@ func Open(name string) (*Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx := &core.Context{Name: d.Name, IWARP: d.Transport == TransportIWARP}
+	ctx := &core.Context{Name: d.Name, IWARP: d.Transport == TransportIWARP, Software: d.Software}
 	if err := ctx.Init("device", func() error { return core.Gone(cverbs.CloseDevice(ctx.H)) }); err != nil {
 		return nil, err
 	}

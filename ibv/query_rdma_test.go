@@ -23,6 +23,7 @@ func TestDeviceListHasTheDevice(t *testing.T) {
 			assert.NotZero(t, d.GUID)
 			assert.Equal(t, ibv.NodeCA, d.NodeType)
 			assert.Equal(t, ibv.TransportIB, d.Transport)
+			assert.Equal(t, d.Software, rdmatest.Open(t).Software())
 			return
 		}
 	}

@@ -18,10 +18,11 @@ import (
 // Context is an open device.
 type Context struct {
 	life.Node
-	H     cverbs.Context
-	Name  string
-	IWARP bool              // its transitions of a QP are not those of InfiniBand
-	Attr  cverbs.DeviceAttr // as it was when the device was opened
+	H        cverbs.Context
+	Name     string
+	IWARP    bool              // its transitions of a QP are not those of InfiniBand
+	Software bool              // made by the kernel, with no hardware below
+	Attr     cverbs.DeviceAttr // as it was when the device was opened
 }
 
 // PD is a protection domain.

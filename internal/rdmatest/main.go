@@ -20,15 +20,25 @@ import (
 
 // Main runs the tests of a package and fails if they leave a verbs object, a file
 // descriptor or a goroutine behind.
-func Main(m *testing.M) {
+func Main(m *testing.M) { os.Exit(Checked(m.Run).Run()) }
+
+// Checked is a program whose Run returns ExitLeftBehind instead of its status if it
+// leaves something behind.
+type Checked func() int
+
+// ExitLeftBehind is no status of a test binary or a command of this module.
+const ExitLeftBehind = 97
+
+// Run runs the program.
+func (run Checked) Run() int {
 	life.Trace(true)
-	fds, goroutines := openFDs(), runtime.NumGoroutine()
-	code := m.Run()
-	if left := leaks(fds, goroutines); code == 0 && left != "" {
-		fmt.Printf("FAIL: left behind by the tests of this package:\n%s\n", left)
-		code = 1
+	fds, goroutines := openFDs(), len(stacks())
+	status := run()
+	if left := leaks(fds, goroutines); left != "" {
+		fmt.Fprintf(os.Stderr, "FAIL: left behind:\n%s\n", left)
+		return ExitLeftBehind
 	}
-	os.Exit(code)
+	return status
 }
 
 func leaks(fds []string, goroutines int) string {
@@ -37,12 +47,12 @@ func leaks(fds []string, goroutines int) string {
 		left = append(left, "open: "+o)
 	}
 	deadline := time.Now().Add(5 * time.Second)
-	for runtime.NumGoroutine() > goroutines && time.Now().Before(deadline) {
+	now := stacks()
+	for ; len(now) > goroutines && time.Now().Before(deadline); now = stacks() {
 		runtime.Gosched()
 	}
-	if runtime.NumGoroutine() > goroutines {
-		buf := make([]byte, 1<<20)
-		left = append(left, "goroutines:\n"+string(buf[:runtime.Stack(buf, true)]))
+	if len(now) > goroutines {
+		left = append(left, "goroutines:\n"+strings.Join(now, "\n\n"))
 	}
 	for _, fd := range openFDs() {
 		if !slices.Contains(fds, fd) {
@@ -50,6 +60,14 @@ func leaks(fds []string, goroutines int) string {
 		}
 	}
 	return strings.Join(left, "\n")
+}
+
+// stacks returns the stack of each goroutine, but for the one that os/signal keeps
+// once it was used.
+func stacks() []string {
+	buf := make([]byte, 1<<20)
+	all := strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n")
+	return slices.DeleteFunc(all, func(s string) bool { return strings.Contains(s, "os/signal.loop") })
 }
 
 // openFDs describes the open file descriptors, but for those of the runtime's own

@@ -1,0 +1,202 @@
+//go:build rdma
+
+package main
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/goverbs/goverbs/ibv"
+	"github.com/goverbs/goverbs/internal/rdmatest"
+)
+
+// limit is how long a failure may take to be told.
+const limit = 5 * time.Second
+
+// forEver is more round trips than a test waits for. C takes no more than 31 bits.
+const forEver = "2000000000"
+
+// fails checks that a process ends within the limit, with status 1 and one line on
+// stderr that has the text.
+func fails(t *testing.T, p *proc, text string) {
+	t.Helper()
+	assert.Equal(t, exitFailure, p.wait(limit))
+	assert.Regexp(t, text, p.errorLine())
+	assert.NotContains(t, p.stdout.String(), "usec/iter", "no result")
+}
+
+func TestRefused(t *testing.T) {
+	l := newLab(t)
+	port, err := rdmatest.Open(t).QueryPort(1)
+	require.NoError(t, err)
+	tooLong := strconv.FormatUint(uint64(port.MaxMsgSize)+1, 10)
+	for name, c := range map[string]struct {
+		args []string
+		text string
+	}{
+		"no such device":     {[]string{"-d", "nope"}, "there is no such device; there are: .*" + l.device},
+		"no such port":       {[]string{"-i", "200"}, "there is no port 200"},
+		"MTU":                {[]string{"-m", "4096"}, "--mtu 4096 is more than the path MTU 1024"},
+		"memory":             {[]string{"-s", "4294967295", "-c"}, "--size 4294967295 takes 8589934590 bytes of memory"},
+		"message":            {[]string{"-s", tooLong}, "--size " + tooLong + " is more than the largest message"},
+		"receives":           {[]string{"-r", "2000000000"}, `--rx-depth 2000000000 is more than the \d+ receives`},
+		"no such GID":        {[]string{"-g", "200"}, "is not index 200"},
+		"port taken":         {[]string{"-p", fakeServer(t, "")}, "address already in use"},
+		"no server":          {[]string{"-p", freePort(t), l.addr}, "no server at .*: connection refused"},
+		"no such host":       {[]string{"nowhere.invalid"}, "no server at nowhere.invalid:18515: "},
+		"not supported here": {[]string{"-e"}, "^pingpong: -e: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fails(t, start(t, "pingpong", append([]string{"-d", l.device}, c.args...)...), c.text)
+		})
+	}
+}
+
+func TestPortDown(t *testing.T) {
+	down := newSoftDevice(t, false)
+	fails(t, start(t, "pingpong", "-d", down.device), "port 1 of pprxe is in state PORT_DOWN: bring its link up")
+	fails(t, start(t, "pingpong"), "there are several devices, name one: .*pprxe")
+}
+
+func TestPortGoesDown(t *testing.T) {
+	l := newSoftDevice(t, true)
+	server, port := l.server(t, "pingpong", "-n", forEver)
+	client := l.client(t, "pingpong", port, "-n", forEver)
+	l.underway(t)
+	tool(t, "ip", "link", "set", "ppdummy", "down")
+	fails(t, client, `after [1-9]\d* of `+forEver+` round trips: `)
+	fails(t, server, `after [1-9]\d* of `+forEver+` round trips: `)
+}
+
+// A peer that dies or stops in the middle, on either side and of either program.
+func TestPeerDies(t *testing.T) {
+	l := newLab(t)
+	const killed = "transport retry counter exceeded|no progress for 3s" // by whose turn it was
+	for _, c := range []struct {
+		peer     string
+		isServer bool
+		signal   os.Signal
+		text     string
+	}{
+		{cProgram, true, syscall.SIGKILL, killed},
+		{"pingpong", false, syscall.SIGKILL, killed},
+		{"pingpong", true, syscall.SIGSTOP, "no progress for 3s"},
+		{cProgram, false, syscall.SIGSTOP, "no progress for 3s"},
+	} {
+		name := c.peer + " client " + c.signal.String()
+		if c.isServer {
+			name = c.peer + " server " + c.signal.String()
+		}
+		t.Run(name, func(t *testing.T) {
+			programs := [2]string{"pingpong", c.peer} // server and client
+			if c.isServer {
+				programs = [2]string{c.peer, "pingpong"}
+			}
+			server, port := l.server(t, programs[0], "-n", forEver)
+			client := l.client(t, programs[1], port, "-n", forEver)
+			l.underway(t)
+			dies, survives := client, server
+			if c.isServer {
+				dies, survives = server, client
+			}
+			require.NoError(t, dies.cmd.Process.Signal(c.signal))
+			fails(t, survives, `after [1-9]\d* of `+forEver+` round trips: .*(`+c.text+")")
+		})
+	}
+}
+
+// A peer whose flags are others.
+func TestPeerDisagrees(t *testing.T) {
+	l := newLab(t)
+	for name, c := range map[string]struct {
+		clientArgs, serverArgs []string
+		client, server         string
+	}{
+		"longer":   {[]string{"-s", "5000"}, nil, "do both sides have the same --size", "do both sides have the same --size"},
+		"shorter":  {[]string{"-s", "3000"}, nil, "", "the peer sent 3000 bytes, not 4096: give both sides the same --size"},
+		"more":     {[]string{"-n", "20"}, []string{"-n", "10"}, "after 10 of 20 round trips: .*(transport retry counter exceeded|has another --iters)", ""},
+		"no --chk": {nil, []string{"--chk"}, "", "byte 0 of the message is 0x7b, not 0x00: .*the peer runs without --chk"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, port := l.server(t, "pingpong", c.serverArgs...)
+			client := l.client(t, "pingpong", port, c.clientArgs...)
+			if c.client != "" {
+				fails(t, client, c.client)
+			}
+			if c.server != "" {
+				fails(t, server, c.server)
+			}
+		})
+	}
+}
+
+// A peer that speaks TCP but not to the point, or that does and has no queue pair.
+func TestStrangePeer(t *testing.T) {
+	l := newLab(t)
+	wire := func(qpn uint32, gid ibv.GID) string {
+		return string(formatAddress(ibv.Endpoint{QPN: qpn, PSN: 1, GID: gid}))
+	}
+	gid := ibv.GIDFromAddr(rdmatest.Addr(t))
+	nobody := wire(0xfffffe, gid)
+	for name, c := range map[string]struct {
+		says               string
+		asServer, asClient string // what ours says as the peer of such a server or client
+		idle               bool   // ours sleeps, so that several can at a time
+	}{
+		"silent":   {"", "the peer sent 0 of 52 bytes", "the peer sent 0 of 52 bytes", true},
+		"half":     {nobody[:20], "the peer sent 20 of 52 bytes", "the peer sent 20 of 52 bytes", true},
+		"rubbish":  {"SSH-2.0-OpenSSH_9.2p1\r\n" + strings.Repeat("x", 52), "SSH-2.0", "SSH-2.0", false},
+		"no GID":   {wire(0x11, ibv.GID{}), "the peer sent no GID", "the peer sent no GID", false},
+		"zero QPN": {wire(0, gid), "DestQPN is not set", "DestQPN is not set", false},
+		"nobody":   {nobody + done, "transport retry counter exceeded", "after 0 of 1000 round trips: no progress for 3s", false},
+	} {
+		t.Run(name+" server", func(t *testing.T) {
+			if c.idle {
+				t.Parallel()
+			}
+			client := l.client(t, "pingpong", fakeServer(t, c.says))
+			client.printed("local address")
+			fails(t, client, c.asServer)
+		})
+		t.Run(name+" client", func(t *testing.T) {
+			if c.idle {
+				t.Parallel()
+			}
+			server, port := l.server(t, "pingpong")
+			fakeClient(t, l.addr, port, c.says)
+			fails(t, server, c.asClient)
+		})
+	}
+}
+
+func TestCtrlC(t *testing.T) {
+	l := newLab(t)
+	interrupted := func(t *testing.T, p *proc, text string) {
+		t.Helper()
+		require.NoError(t, p.cmd.Process.Signal(os.Interrupt))
+		assert.Equal(t, exitInterrupted, p.wait(limit))
+		assert.Regexp(t, text, p.errorLine())
+	}
+	t.Run("waiting for a client", func(t *testing.T) {
+		server, _ := l.server(t, "pingpong")
+		interrupted(t, server, "^pingpong: interrupt")
+	})
+	t.Run("in the exchange", func(t *testing.T) {
+		client := l.client(t, "pingpong", fakeServer(t, ""), "--timeout", "1h")
+		client.printed("local address")
+		interrupted(t, client, "^pingpong: interrupt")
+	})
+	t.Run("in the middle", func(t *testing.T) {
+		_, port := l.server(t, "pingpong", "-n", forEver)
+		client := l.client(t, "pingpong", port, "-n", forEver)
+		l.underway(t)
+		interrupted(t, client, `^pingpong: after [1-9]\d* of `+forEver+` round trips: interrupt`)
+	})
+}

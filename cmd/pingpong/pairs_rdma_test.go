@@ -1,0 +1,160 @@
+//go:build rdma
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/goverbs/goverbs/ibv"
+)
+
+func TestPairs(t *testing.T) {
+	l := newLab(t)
+	for _, pair := range []struct{ client, server string }{
+		{"pingpong", "pingpong"},
+		{"pingpong", cProgram},
+		{cProgram, "pingpong"},
+	} {
+		for _, c := range []struct {
+			size, iters int
+			depths      [2]string // of client and server
+			more        []string
+		}{
+			{4096, 1000, [2]string{"500", "500"}, nil},
+			{4096, 100, [2]string{"7", "3"}, []string{"-c"}},
+			{1, 30, [2]string{"1", "2"}, []string{"-c", "-m", "256", "-l", "1"}},
+			{1<<20 + 1, 3, [2]string{"3", "1"}, []string{"-m", "512", "--chk"}},
+		} {
+			name := fmt.Sprintf("%s to %s, %d of %d bytes %v", pair.client, pair.server, c.iters, c.size, c.more)
+			t.Run(name, func(t *testing.T) {
+				args := append([]string{"-s", strconv.Itoa(c.size), "-n", strconv.Itoa(c.iters)}, c.more...)
+				server, port := l.server(t, pair.server, append(args, "-r", c.depths[1])...)
+				client := l.client(t, pair.client, port, append(args, "-r", c.depths[0])...)
+				for _, p := range []*proc{client, server} {
+					assert.Zero(t, p.wait(patience))
+					checkResult(t, p.stdout.String(), c.size, c.iters)
+				}
+				assert.Equal(t, address(t, client, "local"), address(t, server, "remote"))
+				assert.Equal(t, address(t, server, "local"), address(t, client, "remote"))
+			})
+		}
+	}
+}
+
+// checkResult looks at what a program prints that went well: the lines of C, its
+// result last.
+func checkResult(t *testing.T, stdout string, size, iters int) {
+	t.Helper()
+	assert.Regexp(t, fmt.Sprintf(`\n%d bytes in \d+\.\d\d seconds = \d+\.\d\d Mbit/sec\n`+
+		`%d iters in \d+\.\d\d seconds = \d+\.\d\d usec/iter\n$`, 2*size*iters, iters), stdout)
+	assert.Regexp(t, `(?m)^  local address:  LID 0x[0-9a-f]{4}, QPN 0x[0-9a-f]{6}, PSN 0x[0-9a-f]{6}, GID \S+$`, stdout)
+	if strings.Contains(stdout, "measured:") {
+		assert.Contains(t, stdout, "\nsoftware device: not a measure of RDMA hardware\n")
+	}
+}
+
+func address(t *testing.T, p *proc, whose string) string {
+	t.Helper()
+	for line := range strings.Lines(p.stdout.String()) {
+		if rest, ok := strings.CutPrefix(line, "  "+whose+" address:"); ok {
+			return strings.TrimSpace(rest)
+		}
+	}
+	require.Fail(t, "no "+whose+" address")
+	return ""
+}
+
+func TestChoosesGID(t *testing.T) {
+	l := newLab(t)
+	server, port := l.server(t, "pingpong", "-n", "1")
+	client := l.client(t, "pingpong", port, "-n", "1", "-g", l.gid)
+	require.Zero(t, client.wait(patience))
+	require.Zero(t, server.wait(patience))
+	assert.Regexp(t, `\npingpong: for TCP from \S+ to \S+: GID `+l.gid+` of port 1 \(.*\): RoCE v2, and its address is the local address`,
+		server.stderr.String())
+	assert.Empty(t, client.stderr.String(), "with -g there is nothing to tell")
+
+	// Over loopback the connection's own address is no GID's.
+	server, port = l.server(t, "pingpong", "-n", "1")
+	l.addr = "127.0.0.1"
+	client = l.client(t, "pingpong", port, "-n", "1")
+	require.Zero(t, client.wait(patience))
+	require.Zero(t, server.wait(patience))
+	assert.Contains(t, client.stderr.String(), "127.0.0.1 is this host")
+}
+
+// connectedSessions returns a client and a server in this process.
+func connectedSessions(t *testing.T, opts options) (client, server *session) {
+	t.Helper()
+	l := newLab(t)
+	opts.device = l.device
+	port := freePort(t)
+	n, err := strconv.ParseUint(port, 10, 16)
+	require.NoError(t, err)
+	opts.port = uint16(n)
+	made := make([]*session, 2)
+	for i := range made {
+		made[i], err = open(opts)
+		require.NoError(t, err)
+		t.Cleanup(func() { assert.NoError(t, made[i].close()) })
+	}
+	client, server = made[0], made[1]
+	client.server = l.addr
+	both(t,
+		func() error { return server.connect(t.Context(), io.Discard, io.Discard) },
+		func() error {
+			until(t, func() bool { return listening(t, port) }, "the server listens")
+			return client.connect(t.Context(), io.Discard, io.Discard)
+		})
+	return client, server
+}
+
+func both(t *testing.T, onServer, onClient func() error) {
+	t.Helper()
+	served := make(chan error, 1)
+	go func() { served <- onServer() }()
+	assert.NoError(t, onClient())
+	require.NoError(t, <-served)
+}
+
+func TestAttributes(t *testing.T) {
+	opts := defaults()
+	opts.mtu, opts.rxDepth = ibv.MTU512, 9
+	client, server := connectedSessions(t, opts)
+	for _, s := range []*session{client, server} {
+		attr, err := s.qp.Query(ibv.AttrState | ibv.AttrPathMTU | ibv.AttrRNRRetry | ibv.AttrRetryCount)
+		require.NoError(t, err)
+		assert.Equal(t, ibv.QPStateRTS, attr.State)
+		assert.Equal(t, ibv.MTU512, attr.PathMTU)
+		assert.EqualValues(t, ibv.RNRRetryInfinite, attr.RNRRetry)
+		assert.EqualValues(t, 6, attr.RetryCount)
+		assert.GreaterOrEqual(t, s.qp.Cap().MaxRecvWR, uint32(9))
+	}
+}
+
+func TestLoopAllocatesNothing(t *testing.T) {
+	opts := defaults()
+	opts.iters, opts.rxDepth, opts.check = 200, 3, true
+	client, server := connectedSessions(t, opts)
+	play := func(s *session) func() error {
+		return func() error { _, err := s.play(t.Context()); return err }
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	both(t, play(server), play(client))
+	runtime.ReadMemStats(&after)
+	assert.Less(t, after.Mallocs-before.Mallocs, uint64(opts.iters/2), "allocations in %d round trips of two sides", opts.iters)
+
+	// Nothing of a message that was checked is left for the next check to find.
+	assert.Equal(t, len(client.in), bytes.Count(client.in, []byte{0xff}))
+	assert.Equal(t, len(server.in), bytes.Count(server.in, []byte{0xff}))
+}
