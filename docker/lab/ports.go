@@ -1,0 +1,130 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// The guest and this program on the host speak through three virtio ports, each
+// of which is a socket of QEMU's on the host. On the control port the host sends
+// a request (gob) and then signals (a byte each), and the guest sends reports
+// (gob). On the others the guest sends what the command prints.
+const (
+	portControl = 1 + iota
+	portOut
+	portErr
+)
+
+// request is what the guest runs.
+type request struct {
+	Args   []string
+	Env    []string
+	Dir    string
+	Umask  int
+	Host   string // name of the host
+	Build  string // folder that is shared with the host for writing too
+	Via    string
+	Kernel string
+	OneOut bool // both outputs are the same file, and are to keep their order
+}
+
+// report is what the guest says. Status and counts come with stageExit.
+type report struct {
+	Stage    stage
+	Text     string // the kernel's release, the device, or the error
+	Status   int    // of the command
+	Out, Err int64  // bytes that the command has printed
+}
+
+type stage int
+
+const (
+	stageStart  stage = iota // nothing heard yet
+	stageInit                // the kernel has started our init
+	stageReady               // the device is there, and the command starts
+	stageExit                // the command has ended
+	stageFailed              // the guest could not get that far
+)
+
+// stream copies one of the command's outputs to ours.
+type stream struct {
+	to       *os.File
+	copied   atomic.Int64
+	advanced chan struct{} // copied has grown
+	failed   chan error
+}
+
+func newStream(to, from *os.File) *stream {
+	s := &stream{to: to, advanced: make(chan struct{}, 1), failed: make(chan error, 1)}
+	go func() {
+		if _, err := io.Copy(s, from); err != nil {
+			s.failed <- fmt.Errorf("cannot pass on what the command prints: %w", err)
+		}
+	}()
+	return s
+}
+
+func (s *stream) Write(b []byte) (int, error) {
+	n, err := s.to.Write(b)
+	s.copied.Add(int64(n))
+	select {
+	case s.advanced <- struct{}{}:
+	default:
+	}
+	return n, err
+}
+
+// console keeps the end of what QEMU and the guest's kernel print.
+type console struct {
+	also io.Writer
+	mu   sync.Mutex
+	text []byte
+}
+
+func (c *console) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.text = append(c.text, b...)
+	c.text = c.text[max(0, len(c.text)-64<<10):]
+	return c.also.Write(b)
+}
+
+// save writes the text to a file and returns the name, for an error's sake.
+func (c *console) save(name string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := os.WriteFile(name, c.text, 0o666); err != nil {
+		return "RXE_VERBOSE=1 shows why"
+	}
+	return "see " + name
+}
+
+// socketPair returns two connected sockets.
+func socketPair() (ours, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "socket"), os.NewFile(uintptr(fds[1]), "socket"), nil
+}
+
+// memoryFile returns a file in memory with that content.
+func memoryFile(name string, content []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	if _, err := f.Write(content); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}

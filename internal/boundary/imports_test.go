@@ -1,0 +1,224 @@
+package boundary
+
+import (
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/goverbs/goverbs"
+
+// root is the module's folder, where all paths below begin.
+var root = os.DirFS("../..")
+
+// mayImport lists, for each package, the packages of this module and of others
+// that its files may import, tests aside. The standard library is free, but for
+// C and unsafe. Every package must be here, so that where a new one stands among
+// the others is decided on purpose.
+var mayImport = map[string][]string{
+	"ibv": {"internal/core", "internal/cverbs", "internal/inflight", "internal/life", "internal/sysfs"},
+	"cq":  {"ibv", "internal/core", "internal/cverbs", "internal/inflight", "internal/life"},
+	"mr":  {"ibv", "internal/core", "internal/cverbs", "internal/life", "golang.org/x/sys/unix"},
+
+	"rdmacm": {},
+
+	// The commands use the public packages as any other program does. A listing
+	// without opening a device is sysfs alone.
+	"cmd/ibvinfo":                {"ibv", "internal/sysfs", "github.com/spf13/pflag"},
+	"cmd/pingpong":               {"ibv", "cq", "mr", "github.com/spf13/pflag"},
+	"internal/examples/exchange": {"ibv", "cq", "mr"},
+
+	"internal/core":     {"internal/cverbs", "internal/inflight", "internal/life"},
+	"internal/cverbs":   {},
+	"internal/inflight": {},
+	"internal/life":     {},
+	"internal/sysfs":    {"golang.org/x/sys/unix"},
+
+	// For tests and for work on this module.
+	"docker/lab":               {"golang.org/x/sys/unix"},
+	"internal/boundary":        {},
+	"internal/cmd/genstub":     {},
+	"internal/cmd/testsum":     {},
+	"internal/rdmatest":        {"ibv", "cq", "mr", "internal/life", "github.com/stretchr/testify/require"},
+	"internal/sysfs/sysfstest": {"internal/sysfs", "github.com/rogpeppe/go-internal/txtar"},
+}
+
+// mayUseC are the packages that may import "C": one for each C library, and the
+// fake device.
+var mayUseC = []string{"internal/cverbs", "internal/ccm", "internal/fakedev"}
+
+// mayUseUnsafe are the files outside those packages, tests aside, that may import
+// unsafe.
+var mayUseUnsafe = map[string]string{
+	"mr/region.go": "the device is given the address of the memory that is registered",
+}
+
+// source is a Go file's imports.
+type source struct {
+	name    string // relative to the module
+	imports []string
+}
+
+func (s source) pkg() string  { return path.Dir(s.name) }
+func (s source) isTest() bool { return strings.HasSuffix(s.name, "_test.go") }
+
+// goFiles returns all Go files of a module, whatever their build constraints.
+func goFiles(t *testing.T, fsys fs.FS) []source {
+	t.Helper()
+	var sources []source
+	walk(t, fsys, func(name string, text []byte) {
+		if path.Ext(name) != ".go" || strings.Contains(name, "testdata/") {
+			return
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, text, parser.ImportsOnly)
+		require.NoError(t, err)
+		s := source{name: name}
+		for _, spec := range f.Imports {
+			imported, err := strconv.Unquote(spec.Path.Value)
+			require.NoError(t, err)
+			s.imports = append(s.imports, imported)
+		}
+		sources = append(sources, s)
+	})
+	return sources
+}
+
+// walk calls visit for every file that belongs to the project.
+func walk(t *testing.T, fsys fs.FS, visit func(name string, text []byte)) {
+	t.Helper()
+	require.NoError(t, fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (name == "build" || name == ".git") {
+			return fs.SkipDir
+		}
+		if !d.Type().IsRegular() {
+			return nil
+		}
+		text, err := fs.ReadFile(fsys, name)
+		if err != nil {
+			return err
+		}
+		visit(name, text)
+		return nil
+	}))
+}
+
+// noneOf fails once for each broken rule.
+func noneOf(t *testing.T, broken []string) {
+	t.Helper()
+	for _, b := range broken {
+		t.Error(b)
+	}
+}
+
+func TestImports(t *testing.T) {
+	noneOf(t, strayImports(goFiles(t, root), mayImport))
+}
+
+// strayImports returns what sources import against the table, and the lines of
+// the table that stand for no package.
+func strayImports(sources []source, table map[string][]string) []string {
+	var stray []string
+	seen := map[string]bool{}
+	for _, s := range sources {
+		if s.isTest() {
+			continue
+		}
+		allowed, known := table[s.pkg()]
+		if !known {
+			stray = append(stray, s.name+": its package is not in the table mayImport")
+			continue
+		}
+		seen[s.pkg()] = true
+		for _, imported := range s.imports {
+			host, _, _ := strings.Cut(imported, "/")
+			short := strings.TrimPrefix(imported, module+"/")
+			if strings.Contains(host, ".") && !slices.Contains(allowed, short) {
+				stray = append(stray, fmt.Sprintf("%s: imports %s", s.name, short))
+			}
+		}
+	}
+	for pkg := range table {
+		if !seen[pkg] {
+			stray = append(stray, pkg+": in the table mayImport, but there is no such package")
+		}
+	}
+	slices.Sort(stray)
+	return stray
+}
+
+func TestCAndUnsafe(t *testing.T) {
+	noneOf(t, strayC(goFiles(t, root), mayUseC, mayUseUnsafe))
+}
+
+// strayC returns the files that import C or unsafe and may not, and the
+// exceptions that nothing uses.
+func strayC(sources []source, c []string, unsafe map[string]string) []string {
+	var stray []string
+	unused := maps.Clone(unsafe)
+	for _, s := range sources {
+		if slices.Contains(c, s.pkg()) {
+			continue
+		}
+		if slices.Contains(s.imports, "C") {
+			stray = append(stray, s.name+": imports C")
+		}
+		if slices.Contains(s.imports, "unsafe") && !s.isTest() {
+			if unsafe[s.name] == "" {
+				stray = append(stray, s.name+": imports unsafe")
+			}
+			delete(unused, s.name)
+		}
+	}
+	for name := range unused {
+		stray = append(stray, name+": may import unsafe, but does not")
+	}
+	slices.Sort(stray)
+	return stray
+}
+
+func TestRulesCanFail(t *testing.T) {
+	file := func(imports string) *fstest.MapFile {
+		return &fstest.MapFile{Data: []byte("package p\n" + imports)}
+	}
+	sources := goFiles(t, fstest.MapFS{
+		"ibv/qp.go":            file(`import ("fmt"; "github.com/goverbs/goverbs/cq"; "example.org/x")`),
+		"ibv/qp_test.go":       file(`import "github.com/goverbs/goverbs/cq"; import "unsafe"`),
+		"ibv/c_test.go":        file(`import "C"`),
+		"cq/cq.go":             file(`import "github.com/goverbs/goverbs/ibv"; import "unsafe"`),
+		"cq/listed.go":         file(`import "unsafe"`),
+		"internal/c/shim.go":   file("//go:build never\n\nimport \"C\"\nimport \"unsafe\""),
+		"new/new.go":           file(`import "C"`),
+		"new/testdata/x/x.go":  file(`import "C"`),
+		"build/generated/x.go": file(`import "C"`),
+	})
+	table := map[string][]string{"ibv": {}, "cq": {"ibv"}, "internal/c": {}, "gone": {}}
+
+	assert.Equal(t, []string{
+		"gone: in the table mayImport, but there is no such package",
+		"ibv/qp.go: imports cq",
+		"ibv/qp.go: imports example.org/x",
+		"new/new.go: its package is not in the table mayImport",
+	}, strayImports(sources, table))
+
+	assert.Equal(t, []string{
+		"cq/cq.go: imports unsafe",
+		"cq/gone.go: may import unsafe, but does not",
+		"ibv/c_test.go: imports C",
+		"new/new.go: imports C",
+	}, strayC(sources, []string{"internal/c"}, map[string]string{"cq/listed.go": "why", "cq/gone.go": "why"}))
+}

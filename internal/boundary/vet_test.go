@@ -1,0 +1,33 @@
+package boundary
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// TestVet has the module built and vetted where its tests do not run: without
+// cgo, on other systems and on 32 bits; and what only runs with a device.
+func TestVet(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		env  []string
+		tags string
+	}{
+		{"device and lab tests", nil, "rdma,lab"},
+		{"linux amd64 without cgo", []string{"GOOS=linux", "GOARCH=amd64", "CGO_ENABLED=0"}, ""},
+		{"linux arm64 without cgo", []string{"GOOS=linux", "GOARCH=arm64", "CGO_ENABLED=0"}, ""},
+		{"linux 386 without cgo", []string{"GOOS=linux", "GOARCH=386", "CGO_ENABLED=0"}, ""},
+		{"darwin arm64", []string{"GOOS=darwin", "GOARCH=arm64", "CGO_ENABLED=0"}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			vet := exec.Command("go", "vet", "-tags", tt.tags, "./...")
+			vet.Dir = "../.."
+			vet.Env = append(os.Environ(), tt.env...)
+			output, err := vet.CombinedOutput()
+			assert.NoError(t, err, "%s", output)
+		})
+	}
+}
