@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"syscall"
-	"unsafe"
 
 	"github.com/goverbs/goverbs/ibv"
 	"github.com/goverbs/goverbs/internal/life"
@@ -45,7 +44,7 @@ func newBuffer(size, page, flags int) (*Buffer, error) {
 	if err := s.Init("buffer", func() error { return unmapMemory(s.mem) }); err != nil {
 		return nil, errors.Join(err, unmapMemory(mem))
 	}
-	s.Ready(fmt.Sprintf("of %d bytes at %p", size, unsafe.SliceData(mem)))
+	s.Ready(fmt.Sprintf("of %d bytes at %p", size, mem))
 	return &Buffer{s}, nil
 }
 
