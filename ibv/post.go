@@ -1,6 +1,7 @@
 package ibv
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"syscall"
@@ -220,7 +221,7 @@ func refuse(errno syscall.Errno, format string, args ...any) error {
 
 func (q *qpState) postFailed(op string, accepted, index int, err error) (int, error) {
 	e := &PostError{Accepted: accepted, Index: index, OpError: OpError{Err: err}}
-	if op, ok := err.(*OpError); ok {
+	if op := (*OpError)(nil); errors.As(err, &op) {
 		e.OpError = *op
 	}
 	e.Op, e.Object = op, q.String()

@@ -158,4 +158,4 @@ func (t table) row(cells ...string) {
 	fmt.Fprintln(t.w, strings.Join(cells, "\t"))
 }
 
-func (t table) flush() { t.w.Flush() } //nolint:errcheck // out is a buffer
+func (t table) flush() { t.w.Flush() }

@@ -6,7 +6,10 @@ package cverbs
 // #include "shims.h"
 import "C"
 
-import "syscall"
+import (
+	"errors"
+	"syscall"
+)
 
 // Context is struct ibv_context *. The zero value of a handle is no object.
 type Context struct{ p *C.struct_ibv_context }
@@ -32,8 +35,8 @@ func errnoOf(rc C.int) error {
 
 // failed returns the errno of a call that returned NULL. Some providers leave none.
 func failed(err error) error {
-	if err == nil || err == syscall.Errno(0) {
-		return syscall.EIO
+	if errno := syscall.Errno(0); errors.As(err, &errno) && errno != 0 {
+		return errno
 	}
-	return err
+	return syscall.EIO
 }

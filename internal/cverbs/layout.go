@@ -30,7 +30,7 @@ type SendWR struct {
 	Imm    uint32    // big endian; or the rkey to invalidate
 	wr     [4]uint64 // rdma, atomic, ud
 	xrc    uint64
-	tail   [6]uint64 // bind_mw, tso
+	_      [6]uint64 // bind_mw, tso
 }
 
 // RecvWR is struct ibv_recv_wr.

@@ -59,7 +59,7 @@ func (a *attrs) read(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer file.Close()                                     //nolint:errcheck // only read
+	defer file.Close()
 	content, err := io.ReadAll(io.LimitReader(file, 4096)) // no attribute is longer
 	if err != nil {
 		return "", err

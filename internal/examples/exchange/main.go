@@ -38,12 +38,12 @@ func connect(args []string) (net.Conn, error) {
 }
 
 // exchange is one side of the conversation; the other runs the same.
-func exchange(conn net.Conn, messages int) error {
+func exchange(conn net.Conn, messages int) (err error) {
 	ctx, err := ibv.Open("") // the only device of this host
 	if err != nil {
 		return err
 	}
-	defer ctx.CloseAll()
+	defer func() { err = errors.Join(err, ctx.CloseAll()) }()
 	pd, err := ctx.AllocPD()
 	if err != nil {
 		return err
