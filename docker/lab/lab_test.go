@@ -107,7 +107,7 @@ func TestRunCommand(t *testing.T) {
 		{"not found", []string{"no such program"}, nil, 127},
 		{"not executable", []string{"/dev/null"}, nil, 126},
 		{"signal", []string{"sh", "-c", "trap 'exit 7' TERM; " + ready}, []syscall.Signal{syscall.SIGTERM}, 7},
-		{"no trap", []string{"sh", "-c", ready}, []syscall.Signal{syscall.SIGHUP}, 129},
+		{"no trap", []string{"sh", "-c", ready}, []syscall.Signal{syscall.SIGUSR1}, 138}, // nohup would have SIGHUP ignored
 		{"second signal", []string{"sh", "-c", "trap '' TERM; " + ready},
 			[]syscall.Signal{syscall.SIGTERM, syscall.SIGTERM}, 143},
 	} {
