@@ -165,7 +165,7 @@ func fdCount(t *testing.T) int {
 
 func TestManyRoundsLeaveNothingBehind(t *testing.T) {
 	before, fds := resources(t), fdCount(t)
-	for i := range 1000 {
+	for i := range rdmatest.Rounds(1000, 3000) {
 		g := open(t)
 		if i == 0 {
 			during := resources(t)
@@ -268,6 +268,12 @@ func TestObjectsOfAnotherContextAreRefused(t *testing.T) {
 }
 
 func TestUseWhileClosing(t *testing.T) {
+	for range rdmatest.Rounds(5, 200) {
+		t.Run("", useWhileClosing)
+	}
+}
+
+func useWhileClosing(t *testing.T) {
 	p := rdmatest.NewPair(t, rdmatest.DefaultInit())
 	var wg sync.WaitGroup
 	loop := func(call func() error) {

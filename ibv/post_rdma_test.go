@@ -249,7 +249,7 @@ func TestSignaledCompletionCoversEarlierOnes(t *testing.T) {
 	init.SignalAll = false
 	p := rdmatest.NewPair(t, init)
 	depth := int(p.A.QP.Cap().MaxSendWR)
-	for round := range 3 * depth {
+	for round := range rdmatest.Rounds(3, 300) * depth {
 		var wrs []ibv.SendWR
 		for i := range 8 {
 			postRecv(t, &p.B, recv(0, p.B.Region.SGE(0, 64)))
@@ -336,7 +336,7 @@ func TestLateCompletionsAreNotReported(t *testing.T) {
 		require.NoError(t, qp.Modify(ibv.QPAttr{State: ibv.QPStateErr}, ibv.AttrState))
 	}
 	var wcs [16]cq.WC
-	for range 5 {
+	for range rdmatest.Rounds(5, 500) {
 		old, err := p.PD.CreateQP(rdmatest.DefaultInit(), ibv.QPQueues{Send: shared, Recv: shared})
 		require.NoError(t, err)
 		_, err = old.Init(ibv.GIDRequest{Local: rdmatest.Addr(t)}, 0)

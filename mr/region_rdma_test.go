@@ -79,7 +79,7 @@ func TestSliceStaysPinned(t *testing.T) {
 	r, err := mr.RegisterSlice(p.PD, slice, ibv.AccessLocalWrite)
 	require.NoError(t, err)
 	defer r.Close()
-	for i := range 20 {
+	for i := range rdmatest.Rounds(20, 1000) {
 		_, err := p.B.QP.PostRecv([]ibv.RecvWR{{SGEs: []ibv.SGE{r.SGE(0, 1000)}}})
 		require.NoError(t, err)
 		runtime.GC()

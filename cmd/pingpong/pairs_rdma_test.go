@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/goverbs/goverbs/ibv"
+	"github.com/goverbs/goverbs/internal/rdmatest"
 )
 
 func TestPairs(t *testing.T) {
@@ -29,7 +30,7 @@ func TestPairs(t *testing.T) {
 			depths      [2]string // of client and server
 			more        []string
 		}{
-			{4096, 1000, [2]string{"500", "500"}, nil},
+			{4096, rdmatest.Rounds(1000, 5000), [2]string{"500", "500"}, nil},
 			{4096, 100, [2]string{"7", "3"}, []string{"-c"}},
 			{1, 30, [2]string{"1", "2"}, []string{"-c", "-m", "256", "-l", "1"}},
 			{1<<20 + 1, 3, [2]string{"3", "1"}, []string{"-m", "512", "--chk"}},

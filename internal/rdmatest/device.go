@@ -3,7 +3,6 @@ package rdmatest
 import (
 	"net/netip"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -30,12 +29,13 @@ func Addr(t testing.TB) netip.Addr {
 	return addr
 }
 
-// Kernel returns the running kernel's release.
-func Kernel(t testing.TB) string {
-	t.Helper()
-	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
-	require.NoError(t, err)
-	return strings.TrimSpace(string(release))
+// Rounds returns how often to repeat what a test repeats: long where GOVERBS_LONG asks
+// for full counts.
+func Rounds(short, long int) int {
+	if os.Getenv("GOVERBS_LONG") == "1" {
+		return long
+	}
+	return short
 }
 
 // Open opens the device under test until the test ends.
