@@ -34,11 +34,6 @@ func Devices() ([]Device, error) {
 	if err != nil {
 		return nil, listError(err)
 	}
-	software := map[string]bool{}
-	known, _ := sysfs.Host.Devices() // libibverbs reads the same tree, and listed it
-	for _, d := range known {
-		software[d.Name] = d.Software
-	}
 	devices := make([]Device, len(infos))
 	for i, d := range infos {
 		devices[i] = Device{
@@ -47,7 +42,7 @@ func Devices() ([]Device, error) {
 			Transport: TransportType(d.Transport),
 			GUID:      GUID(d.GUID),
 			Index:     d.Index,
-			Software:  software[d.Name],
+			Software:  sysfs.Host.IsSoftware(d.Name),
 		}
 	}
 	return devices, nil

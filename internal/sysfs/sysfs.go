@@ -169,11 +169,19 @@ func (f FS) device(name string, uverbs uverbsTable) Device {
 	return d
 }
 
-// place finds the hardware below the device. A device without any hangs below devices/virtual; older
-// kernels put rxe below the NIC's own device, where only its attribute "parent" gives it away.
+// IsSoftware reports whether the device of that name is made by the kernel, with no hardware below.
+func (f FS) IsSoftware(device string) bool {
+	a := attrs{dir: filepath.Join(f.classDir(), device)}
+	return a.isDir() && a.software()
+}
+
+// software tells a device without hardware below: it hangs below devices/virtual. Older kernels put
+// rxe below the NIC's own device, where only its attribute "parent" gives it away.
+func (a *attrs) software() bool { return !a.has("device") || a.has("parent") }
+
+// place finds the hardware below the device.
 func (d *Device) place(a *attrs) {
-	if !a.has("device") || a.has("parent") {
-		d.Software = true
+	if d.Software = a.software(); d.Software {
 		return
 	}
 	hardware, err := filepath.EvalSymlinks(filepath.Join(a.dir, "device"))

@@ -329,3 +329,10 @@ func TestSelectPort(t *testing.T) {
 	_, ok = d.SelectPort(3)
 	assert.False(t, ok)
 }
+
+func TestIsSoftware(t *testing.T) {
+	soft := build(t, "soft")
+	assert.True(t, soft.IsSoftware("rxe0"))
+	assert.False(t, soft.IsSoftware("nonesuch"))
+	assert.False(t, build(t, "infiniband").IsSoftware("mlx4_0"))
+}
