@@ -118,7 +118,7 @@ func (q *CQ) Poll(wcs []WC) (n int, err error) {
 			return n, &ibv.OpError{Op: "ibv_poll_cq", Object: q.String(), Err: syscall.EIO,
 				Reason: "the completion queue failed, for example by an overrun; close its QPs and then it"}
 		}
-		for i := range q.scratch.Items[:got] {
+		for i := range q.scratch.Items[:min(got, want)] {
 			c := &q.scratch.Items[i]
 			user, kind, outcome := inflight.Queues.Complete(c.WRID)
 			if outcome == inflight.Late {
@@ -149,7 +149,7 @@ func (q *CQ) Close() error {
 
 func (q *CQ) destroy() error {
 	q.setClosed(true)
-	if err := core.Gone(cverbs.DestroyCQ(q.s.H)); err != nil {
+	if err := q.s.Ctx.Gone(cverbs.DestroyCQ(q.s.H)); err != nil {
 		q.setClosed(false)
 		return err
 	}

@@ -31,6 +31,9 @@ type ConnectParams struct {
 //
 // It stands for one ibv_modify_qp, with partition key index 0.
 func (qp *QP) Init(req GIDRequest, access AccessFlags) (LocalEndpoint, error) {
+	if err := qp.mayConnect(); err != nil {
+		return LocalEndpoint{}, err
+	}
 	choice, err := qp.pd.ctx.ChooseGID(req)
 	if err != nil {
 		return LocalEndpoint{}, err
@@ -63,12 +66,11 @@ func (qp *QP) Init(req GIDRequest, access AccessFlags) (LocalEndpoint, error) {
 // returns, and receive. What reaches a peer that is still in INIT is lost: RC sends
 // it again for a while (RetryCount times Timeout), UC does not.
 //
-// It stands for two calls of ibv_modify_qp.
+// It stands for two calls of ibv_modify_qp. If it fails, start again from RESET.
 func (qp *QP) Connect(local LocalEndpoint, remote Endpoint, change ...func(*ConnectParams)) error {
 	q := qp.s
-	if q.typ != QPTypeRC && q.typ != QPTypeUC {
-		return &OpError{Op: "ibv_modify_qp", Object: q.String(), Err: syscall.EINVAL,
-			Reason: fmt.Sprintf("a QP of type %v has no connection", q.typ)}
+	if err := qp.mayConnect(); err != nil {
+		return err
 	}
 	p := ConnectParams{
 		PathMTU:         min(local.MTU, remote.MTU),
@@ -95,7 +97,7 @@ func (qp *QP) Connect(local LocalEndpoint, remote Endpoint, change ...func(*Conn
 			DLID:     remote.LID,
 			SL:       p.SL,
 			Port:     local.Choice.Entry.Port,
-			IsGlobal: needsGRH(local.Endpoint, remote),
+			IsGlobal: needsGRH(local, remote),
 			GRH: GRH{
 				DGID:         remote.GID,
 				SGIDIndex:    uint8(local.Choice.Entry.Index),
@@ -120,10 +122,30 @@ func (qp *QP) Connect(local LocalEndpoint, remote Endpoint, change ...func(*Conn
 	}, q.required(QPStateRTR, QPStateRTS))
 }
 
-// needsGRH tells whether packets to the peer need a global routing header: on RoCE,
-// which has no LIDs, and on InfiniBand across subnets.
-func needsGRH(local, remote Endpoint) bool {
-	return !remote.GID.IsZero() && (remote.LID == 0 || [8]byte(local.GID[:8]) != [8]byte(remote.GID[:8]))
+// mayConnect refuses queue pairs that are not connected in this way.
+func (qp *QP) mayConnect() error {
+	reason := ""
+	switch {
+	case qp.s.pd.Ctx.IWARP:
+		reason = "queue pairs of an iWARP device are connected by the connection manager"
+	case qp.s.typ != QPTypeRC && qp.s.typ != QPTypeUC:
+		reason = fmt.Sprintf("a QP of type %v has no connection: set it up with Modify", qp.s.typ)
+	default:
+		return nil
+	}
+	return &OpError{Op: "ibv_modify_qp", Object: qp.String(), Err: syscall.EINVAL, Reason: reason}
+}
+
+// needsGRH tells whether packets to the peer need a global routing header: on RoCE
+// always, whatever LID its port claims, and on InfiniBand across subnets.
+func needsGRH(local LocalEndpoint, remote Endpoint) bool {
+	switch {
+	case local.Choice.Entry.Type != GIDTypeIB:
+		return true
+	case remote.GID.IsZero():
+		return false
+	}
+	return remote.LID == 0 || [8]byte(local.GID[:8]) != [8]byte(remote.GID[:8])
 }
 
 // required returns what a transition of this type of QP must have.

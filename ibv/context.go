@@ -41,7 +41,7 @@ func (c *Context) Close() error {
 // the device. It is the end of a program that has stopped using all of it. Where
 // something cannot be closed the error names it, and the rest is closed.
 func (c *Context) CloseAll() error {
-	return closeError("closing all", c.s.Name, c.s.CloseAll())
+	return closeError("ibv_close_device", c.s.Name, c.s.CloseAll())
 }
 
 // call runs f while the device cannot be closed.
@@ -145,13 +145,19 @@ func (c *Context) checkPort(op string, port uint8) error {
 	return nil
 }
 
-// ChooseGID picks the GID to use for a peer and says why.
+// ChooseGID picks the GID to use for a peer and says why. One of a port that is not
+// active is taken only where no other matches.
 func (c *Context) ChooseGID(req GIDRequest) (GIDChoice, error) {
 	entries, err := c.GIDTable()
 	if err != nil {
 		return GIDChoice{}, err
 	}
-	choice, err := chooseGID(entries, req)
+	active := map[uint8]bool{}
+	for port := range c.s.Attr.PhysPortCnt {
+		a, err := c.QueryPort(uint8(port + 1))
+		active[uint8(port+1)] = err == nil && a.State == PortActive
+	}
+	choice, err := chooseGIDOfPorts(entries, active, req)
 	if err != nil {
 		return GIDChoice{}, &OpError{Op: "choosing a GID", Object: c.s.Name, Err: err}
 	}

@@ -73,7 +73,7 @@ func Open(name string) (*Context, error) {
 		return nil, err
 	}
 	ctx := &core.Context{Name: d.Name, IWARP: d.Transport == TransportIWARP, Software: d.Software}
-	if err := ctx.Init("device", func() error { return core.Gone(cverbs.CloseDevice(ctx.H)) }); err != nil {
+	if err := ctx.Init("device", func() error { return cverbs.CloseDevice(ctx.H) }); err != nil {
 		return nil, err
 	}
 	if ctx.H, err = cverbs.OpenDevice(d.Name); err != nil {
@@ -136,8 +136,8 @@ func unusable() string {
 		"and do not link statically", strings.Join(names, ", "))
 }
 
-// openError explains why a listed device cannot be opened. libibverbs tells every
-// cause as ENOENT; the device node itself says more.
+// openError explains why a listed device cannot be opened. libibverbs tells most
+// causes as ENOENT; the device node itself says more.
 func openError(name string, err error) error {
 	e := &OpError{Op: "ibv_open_device", Object: name, Err: err}
 	if errors.Is(err, syscall.ENODEV) {

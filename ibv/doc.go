@@ -34,8 +34,8 @@
 //
 // # Errors
 //
-// Every error is an *OpError or wraps one: it names the C function, the object, the
-// errno, and in words the reason where that is known. Use errors.Is with the
+// The error of a call that stands for a verb is an *OpError: it names the C function,
+// the object, the errno, and in words the reason where that is known. Use errors.Is with the
 // sentinels of this package, or with a syscall.Errno. A post returns a *PostError,
 // which adds how many work requests were accepted.
 //

@@ -15,7 +15,7 @@ type Endpoint struct {
 	QPN uint32 // queue pair number, 24 bits
 	PSN uint32 // first packet sequence number that this side sends, 24 bits
 	GID GID    // zero on InfiniBand without a GRH
-	LID uint16 // zero on RoCE
+	LID uint16 // of no use on RoCE
 	MTU MTU    // largest path MTU that this side takes, 0 if it does not say
 }
 

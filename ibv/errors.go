@@ -27,15 +27,16 @@ var (
 	// ErrNoSubsystem says that the kernel has no RDMA subsystem loaded; errno ENOSYS.
 	ErrNoSubsystem = errors.New("no RDMA subsystem")
 	// ErrMemlock says that memory could not be registered because the process may
-	// not lock so much; errno ENOMEM.
+	// not lock so much; errno ENOMEM, or EPERM where it may lock none.
 	ErrMemlock = errors.New("memory lock limit too small")
 	// ErrUnsupportedBuild says that the program was built without cgo or for a
 	// system that has no verbs.
 	ErrUnsupportedBuild = cverbs.ErrNoCgo
 )
 
-// OpError is the error of every call of this module that is not a completion. Like
-// every value it may be copied; it holds no handle.
+// OpError is the error of every call that stands for a verb or another call of the
+// system. Parsing and checking plain values returns plain errors; a completion has
+// its own. It is a value like others and holds no handle.
 type OpError struct {
 	// Op is the C function that failed, or that would have been called:
 	// "ibv_create_qp".

@@ -89,6 +89,15 @@ func chooseGID(entries []GIDEntry, req GIDRequest) (GIDChoice, error) {
 	return chooseGIDByRoute(entries, req, sourceFor)
 }
 
+// chooseGIDOfPorts is chooseGID that prefers active ports.
+func chooseGIDOfPorts(entries []GIDEntry, active map[uint8]bool, req GIDRequest) (GIDChoice, error) {
+	usable := slices.DeleteFunc(slices.Clone(entries), func(e GIDEntry) bool { return !active[e.Port] })
+	if choice, err := chooseGID(usable, req); err == nil {
+		return choice, nil
+	}
+	return chooseGID(entries, req)
+}
+
 // chooseGIDByRoute is chooseGID with the kernel's routes as a parameter.
 func chooseGIDByRoute(entries []GIDEntry, req GIDRequest, source func(netip.Addr) (netip.Addr, error)) (GIDChoice, error) {
 	req.Peer, req.Local = req.Peer.Unmap(), req.Local.Unmap()

@@ -263,3 +263,24 @@ func TestSourceFor(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, uint32(1), choice.Entry.Index)
 }
+
+func TestActivePortsComeFirst(t *testing.T) {
+	entries := []GIDEntry{
+		{Port: 1, Type: GIDTypeIB, GID: GID{0: 0xfe, 1: 0x80, 15: 1}},
+		{Port: 2, Type: GIDTypeIB, GID: GID{0: 0xfe, 1: 0x80, 15: 2}},
+	}
+	for name, tc := range map[string]struct {
+		active map[uint8]bool
+		req    GIDRequest
+		port   uint8
+	}{
+		"both":           {map[uint8]bool{1: true, 2: true}, GIDRequest{}, 1},
+		"the second":     {map[uint8]bool{2: true}, GIDRequest{}, 2},
+		"none":           {nil, GIDRequest{}, 1},
+		"the other port": {map[uint8]bool{2: true}, GIDRequest{Port: 1}, 1},
+	} {
+		choice, err := chooseGIDOfPorts(entries, tc.active, tc.req)
+		require.NoError(t, err, name)
+		assert.Equal(t, tc.port, choice.Entry.Port, name)
+	}
+}

@@ -30,7 +30,11 @@ func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	q.modify.Lock()
 	defer q.modify.Unlock()
 
-	if err := attr.check(mask); err != nil {
+	err := attr.check(mask)
+	if err == nil {
+		err = attr.checkDevice(mask, &q.pd.Ctx.Attr)
+	}
+	if err != nil {
 		return fail(syscall.EINVAL, err.Error())
 	}
 	to, err := q.target(&attr, mask)
@@ -38,7 +42,8 @@ func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 		return fail(syscall.EINVAL, err.Error())
 	}
 	from := QPState(q.state.Load())
-	if to == QPStateReset {
+	reset := mask&AttrState != 0 && to == QPStateReset
+	if reset {
 		q.setState(to) // no post may slip between the discarding and the release
 	}
 	c := attr.encode()
@@ -46,7 +51,7 @@ func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 		q.setState(from)
 		return fail(err, q.whyNotModified(&attr, mask, err))
 	}
-	if to == QPStateReset {
+	if reset {
 		unlock := core.LockCQs(q.sendCQ, q.recvCQ)
 		q.queue.Reset()
 		unlock()
@@ -83,6 +88,28 @@ func (q *qpState) target(attr *QPAttr, mask QPAttrMask) (QPState, error) {
 	return to, err
 }
 
+// checkDevice refuses what the device says that it does not have.
+func (a *QPAttr) checkDevice(mask QPAttrMask, d *cverbs.DeviceAttr) error {
+	for _, c := range []struct {
+		attr  QPAttrMask
+		field string
+		value uint8
+		name  string
+		limit int64
+	}{
+		{AttrPort, "Port", a.Port, "number of ports", int64(d.PhysPortCnt)},
+		{AttrAV, "AH.Port", a.AH.Port, "number of ports", int64(d.PhysPortCnt)},
+		{AttrAltPath, "AltPort", a.AltPort, "number of ports", int64(d.PhysPortCnt)},
+		{AttrMaxRdAtomic, "MaxRdAtomic", a.MaxRdAtomic, "max_qp_init_rd_atom", int64(d.MaxQPInitRdAtom)},
+		{AttrMaxDestRdAtomic, "MaxDestRdAtomic", a.MaxDestRdAtomic, "max_qp_rd_atom", int64(d.MaxQPRdAtom)},
+	} {
+		if mask&c.attr != 0 && int64(c.value) > c.limit {
+			return fmt.Errorf("%s %d is above the device's %s %d", c.field, c.value, c.name, c.limit)
+		}
+	}
+	return nil
+}
+
 func (q *qpState) setState(s QPState) {
 	defer q.lockPosts()()
 	q.state.Store(int32(s))
@@ -91,8 +118,14 @@ func (q *qpState) setState(s QPState) {
 // whyNotModified adds what is known of the state or the path that the device refused:
 // its own errno says little.
 func (q *qpState) whyNotModified(attr *QPAttr, mask QPAttrMask, err error) string {
-	if now, qErr := cverbs.QueryQP(q.h, uint32(AttrState)); qErr == nil && now.SQDraining {
-		return "the send queue is still draining: query until SQDraining is false, or wait for the event"
+	before := QPState(q.state.Load())
+	if now, qErr := cverbs.QueryQP(q.h, uint32(AttrState)); qErr == nil {
+		switch state := QPState(now.State); {
+		case now.SQDraining:
+			return "the send queue is still draining: query until SQDraining is false, or wait for the event"
+		case state != before:
+			return fmt.Sprintf("the device moved the QP from %v to %v by itself, as after a failed work request; take it to RESET and connect it again", before, state)
+		}
 	}
 	if mask&AttrAV == 0 {
 		return ""
@@ -108,7 +141,7 @@ func (q *qpState) whyNotModified(attr *QPAttr, mask QPAttrMask, err error) strin
 			own = "own " + e.label()
 		}
 	}
-	hint := "check that both are of the same type and that the peer's address is reachable from the own one"
+	hint := "if that is the cause: both must be of the same type, and the peer's address reachable from the own one"
 	if errors.Is(err, syscall.ETIMEDOUT) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) {
 		hint = "the peer's address could not be resolved from there: choose a GID whose address has a route to it"
 	}

@@ -144,6 +144,12 @@ func TestWrongAttributesAreNamed(t *testing.T) {
 	tooLong := toRTR(gid, qp)
 	tooLong.MinRNRTimer = time.Second
 	refused(tooLong, rtrMask, "MinRNRTimer", "655")
+	many := toRTR(gid, qp)
+	many.MaxDestRdAtomic = 255
+	refused(many, rtrMask, "MaxDestRdAtomic 255", "max_qp_rd_atom")
+	elsewhere := toRTR(gid, qp)
+	elsewhere.AH.Port = 9
+	refused(elsewhere, rtrMask, "AH.Port 9", "number of ports 1")
 	zero := toRTR(gid, qp)
 	zero.MinRNRTimer = 0
 	refused(zero, rtrMask, "MinRNRTimer")
@@ -164,10 +170,12 @@ func TestWrongPathIsExplained(t *testing.T) {
 func TestModifyAfterTheDeviceMovedToERR(t *testing.T) {
 	p := rdmatest.NewPair(t, rdmatest.DefaultInit())
 	failSend(t, p)
+	for range 2 { // the first time the state that is remembered is RTS
+		err := p.A.QP.Modify(ibv.QPAttr{State: ibv.QPStateSQD}, ibv.AttrState)
+		require.ErrorIs(t, err, syscall.EINVAL)
+		assert.ErrorContains(t, err, "ERR", "the error tells the state that the device has")
+	}
 	requireState(t, p.A.QP, ibv.QPStateErr)
-	err := p.A.QP.Modify(ibv.QPAttr{State: ibv.QPStateSQD}, ibv.AttrState)
-	require.ErrorIs(t, err, syscall.EINVAL)
-	assert.ErrorContains(t, err, "ERR", "the error tells the state that the device has")
 
 	// Recovery: by RESET back to RTS, and data flows again.
 	for _, s := range []*rdmatest.Side{&p.A, &p.B} {

@@ -19,7 +19,7 @@ type PD struct {
 // Implements: ibv_alloc_pd
 func (c *Context) AllocPD() (*PD, error) {
 	pd := &core.PD{Ctx: c.s}
-	err := pd.Init("PD", func() error { return core.Gone(cverbs.DeallocPD(pd.H)) }, &c.s.Node)
+	err := pd.Init("PD", func() error { return c.s.Gone(cverbs.DeallocPD(pd.H)) }, &c.s.Node)
 	if err == nil {
 		if pd.H, err = cverbs.AllocPD(c.s.H); err != nil {
 			pd.Discard()

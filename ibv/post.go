@@ -72,34 +72,35 @@ func (q *qpState) post(op string, ring *inflight.Ring, total int,
 	fill func(i, slot int, pos uint32) error,
 	call func(n int) (took, bad int, errno syscall.Errno),
 ) (accepted int, err error) {
-	for accepted < total {
+	for accepted < total && err == nil {
 		head := ring.Head()
-		want := min(total-accepted, batch)
-		n, room := 0, min(want, ring.Free())
-		for n < room && err == nil {
+		free, signaled := ring.Room()
+		if free == 0 {
+			err = full(ring, signaled)
+		}
+		n, most := 0, min(total-accepted, batch, free)
+		for n < most && err == nil {
 			if err = fill(accepted+n, n, head+uint32(n)); err == nil {
 				n++
 			}
 		}
-		if n > 0 {
-			// The poller must know the slots before the device can complete them.
-			ring.Publish(head + uint32(n))
-			if took, bad, errno := call(n); errno != 0 {
-				ring.Publish(head + uint32(took))
-				index := bad
-				if bad != cverbs.None {
-					index += accepted
-				}
-				return q.postFailed(op, accepted+took, index, q.refusal(errno))
+		if n == 0 {
+			continue
+		}
+		// The poller must know the slots before the device can complete them.
+		ring.Publish(head + uint32(n))
+		if took, bad, errno := call(n); errno != 0 {
+			ring.Publish(head + uint32(took))
+			index := bad
+			if bad != cverbs.None {
+				index += accepted
 			}
-			accepted += n
+			return q.postFailed(op, accepted+took, index, q.refusal(errno))
 		}
-		if err == nil && n < want {
-			err = full(ring)
-		}
-		if err != nil {
-			return q.postFailed(op, accepted, accepted, err)
-		}
+		accepted += n
+	}
+	if err != nil {
+		return q.postFailed(op, accepted, accepted, err)
 	}
 	return accepted, nil
 }
@@ -107,6 +108,9 @@ func (q *qpState) post(op string, ring *inflight.Ring, total int,
 func (q *qpState) fillSend(wr *SendWR, slot int, pos uint32) error {
 	if wr.Opcode != OpSend {
 		return refuse(syscall.EINVAL, "SendWR.Opcode %d is not an operation of this version: use OpSend", wr.Opcode)
+	}
+	if q.typ == QPTypeUD {
+		return refuse(syscall.EOPNOTSUPP, "a send on a UD QP needs an address handle, which this version does not bind yet")
 	}
 	flags := wr.Flags
 	if unknown := flags &^ (SendFence | SendSignaled | SendSolicited | SendInline); unknown != 0 {
@@ -203,12 +207,12 @@ func (q *qpState) refusal(errno syscall.Errno) error {
 	return errno
 }
 
-func full(ring *inflight.Ring) error {
+func full(ring *inflight.Ring, signaled bool) error {
 	reason := fmt.Sprintf("all %d places are taken; poll the completion queue and post again", ring.Depth())
 	switch {
 	case ring.Depth() == 0:
 		reason = "the QP was made without this queue"
-	case !ring.Signaled():
+	case !signaled:
 		reason = fmt.Sprintf("all %d places are taken by unsignaled work requests, so that no completion will free them; "+
 			"signal at least one in %d", ring.Depth(), ring.Depth())
 	}
@@ -224,6 +228,6 @@ func (q *qpState) postFailed(op string, accepted, index int, err error) (int, er
 	if op := (*OpError)(nil); errors.As(err, &op) {
 		e.OpError = *op
 	}
-	e.Op, e.Object = op, q.String()
+	e.Op, e.Object = op, q.name
 	return accepted, e
 }

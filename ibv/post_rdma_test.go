@@ -385,3 +385,46 @@ func TestQPsShareACQ(t *testing.T) {
 	}
 	assert.Len(t, counts, 2*pairs)
 }
+
+// A UD work request without an address handle would crash the provider.
+func TestUDSendIsRefused(t *testing.T) {
+	ctx := rdmatest.Open(t)
+	init := rdmatest.DefaultInit()
+	init.Type = ibv.QPTypeUD
+	qp := rdmatest.NewSide(t, rdmatest.PD(t, ctx), init).QP
+	require.NoError(t, qp.Modify(ibv.QPAttr{State: ibv.QPStateInit, Port: 1, QKey: 1}, ibv.AttrState|ibv.AttrPKeyIndex|ibv.AttrPort|ibv.AttrQKey))
+	require.NoError(t, qp.Modify(ibv.QPAttr{State: ibv.QPStateRTR}, ibv.AttrState))
+	require.NoError(t, qp.Modify(ibv.QPAttr{State: ibv.QPStateRTS}, ibv.AttrState|ibv.AttrSQPSN))
+	n, err := qp.PostSend([]ibv.SendWR{{Opcode: ibv.OpSend, Inline: []byte("x")}})
+	require.ErrorIs(t, err, ibv.ErrNotSupported)
+	assert.ErrorContains(t, err, "address handle")
+	assert.Zero(t, n)
+	_, err = qp.Init(ibv.GIDRequest{}, 0)
+	assert.ErrorContains(t, err, "no connection")
+}
+
+// The deepest queue that the device says it has: some providers grant more than that.
+func TestDeepestQueue(t *testing.T) {
+	ctx := rdmatest.Open(t)
+	dev, err := ctx.QueryDevice()
+	require.NoError(t, err)
+	pd, q := rdmatest.PD(t, ctx), rdmatest.CQ(t, ctx, 16)
+	qp, err := pd.CreateQP(ibv.QPInitAttr{Type: ibv.QPTypeRC, Cap: ibv.QPCap{
+		MaxSendWR: 1, MaxSendSGE: 1, MaxRecvWR: uint32(dev.MaxQPWR), MaxRecvSGE: 1,
+	}}, ibv.QPQueues{Send: q, Recv: q})
+	require.NoError(t, err)
+	defer qp.Close()
+	_, err = qp.Init(ibv.GIDRequest{Local: rdmatest.Addr(t)}, 0)
+	require.NoError(t, err)
+	depth := int(qp.Cap().MaxRecvWR)
+	require.GreaterOrEqual(t, depth, dev.MaxQPWR)
+	wrs := make([]ibv.RecvWR, 1024)
+	posted := 0
+	for err == nil {
+		var n int
+		n, err = qp.PostRecv(wrs)
+		posted += n
+	}
+	require.ErrorIs(t, err, ibv.ErrQueueFull)
+	assert.Equal(t, depth, posted)
+}

@@ -41,6 +41,7 @@ type qpState struct {
 	pd        *core.PD
 	typ       QPType
 	num       uint32
+	name      string // as String, for errors of the data path
 	cap       QPCap
 	signalAll bool
 	sendCQ    *core.CQ
@@ -65,8 +66,8 @@ type workQueue[T cverbs.SendWR | cverbs.RecvWR] struct {
 const batch = 32
 
 // CreateQP makes a queue pair in state RESET. What the provider granted is in Cap,
-// and is at least what was asked for; asking for more than the device has is an
-// error that names its limit.
+// often more than was asked for; asking for more than the device has is an error that
+// names its limit.
 //
 // Implements: ibv_create_qp
 func (pd *PD) CreateQP(init QPInitAttr, queues QPQueues) (*QP, error) {
@@ -80,6 +81,7 @@ func (pd *PD) CreateQP(init QPInitAttr, queues QPQueues) (*QP, error) {
 		return nil, &OpError{Op: "ibv_create_qp", Object: q.pd.String(), Err: err}
 	}
 	q.Ready(fmt.Sprintf("%#x of %s", q.num, pd.s.Ctx.Name))
+	q.name = q.String()
 	return &QP{pd: pd, s: q}, nil
 }
 
@@ -111,9 +113,13 @@ func (pd *PD) newQP(init QPInitAttr, queues QPQueues) (*qpState, error) {
 	}
 	h, granted, err := cverbs.CreateQP(pd.s.H, send.H, recv.H, int32(init.Type), init.SignalAll, cverbs.QPCap(init.Cap))
 	if err != nil {
+		reason := q.whyRefused(init, err) // while the PD and the CQs cannot be closed
 		q.Discard()
-		return fail(err, q.whyRefused(init, err))
+		return fail(err, reason)
 	}
+	// Some providers grant more than the device says it has.
+	granted.MaxSendWR = min(granted.MaxSendWR, inflight.MaxDepth)
+	granted.MaxRecvWR = min(granted.MaxRecvWR, inflight.MaxDepth)
 	q.h, q.addr, q.num, q.cap = h, cverbs.QPAddr(h), cverbs.QPNum(h), QPCap(granted)
 	return q, nil
 }
@@ -204,7 +210,7 @@ func (qp *QP) Cap() QPCap { return qp.s.cap }
 func (qp *QP) PD() *PD { return qp.pd }
 
 // String names the queue pair and its device.
-func (qp *QP) String() string { return qp.s.String() }
+func (qp *QP) String() string { return qp.s.name }
 
 // Close destroys the queue pair. Work requests that are still with the device are
 // discarded and make no completions; completions that are queued already are not
@@ -219,7 +225,7 @@ func (qp *QP) Close() error {
 
 func (q *qpState) destroy() error {
 	q.setClosed(true)
-	if err := core.Gone(cverbs.DestroyQP(q.h)); err != nil {
+	if err := q.pd.Ctx.Gone(cverbs.DestroyQP(q.h)); err != nil {
 		q.setClosed(false)
 		return err
 	}

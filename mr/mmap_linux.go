@@ -33,6 +33,9 @@ func hugePageSize() (int, error) {
 // memlock describes the limit that a failed registration met.
 func memlock() string {
 	var r unix.Rlimit
+	if mayLockAll() {
+		return unlimited
+	}
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r); err != nil {
 		return "unknown"
 	}
@@ -40,4 +43,11 @@ func memlock() string {
 		return unlimited
 	}
 	return fmt.Sprintf("%d bytes", r.Cur)
+}
+
+// mayLockAll reports whether CAP_IPC_LOCK lifts the limit, as it does for root.
+func mayLockAll() bool {
+	var data [2]unix.CapUserData
+	err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0])
+	return err == nil && data[0].Effective&(1<<unix.CAP_IPC_LOCK) != 0
 }

@@ -23,6 +23,7 @@ type Region struct{ s *regionState }
 type regionState struct {
 	life.Node
 	h      cverbs.MR
+	ctx    *core.Context
 	mem    []byte
 	addr   uint64
 	lkey   uint32
@@ -30,6 +31,8 @@ type regionState struct {
 	access ibv.AccessFlags
 	pages  []byte         // allocated for the region alone, and freed with it
 	pin    runtime.Pinner // for memory that a Go slice owns
+
+	registered bool // read and written by making and destroying only
 }
 
 // Register registers a whole buffer with a protection domain. The buffer stays the
@@ -92,13 +95,14 @@ func register(pd *ibv.PD, s *regionState, parents ...*life.Node) (*Region, error
 	if err := s.Init("MR", s.destroy, append(parents, &c.Node)...); err != nil {
 		return nil, regError(pd, err, "")
 	}
-	h, err := cverbs.RegMR(c.H, unsafe.Pointer(unsafe.SliceData(s.mem)), len(s.mem), uint32(s.access))
+	addr := uintptr(unsafe.Pointer(unsafe.SliceData(s.mem)))
+	h, err := cverbs.RegMR(c.H, addr, len(s.mem), uint32(s.access))
 	if err != nil {
 		s.Discard()
 		return nil, refused(pd, s, err)
 	}
-	s.h = h
-	s.addr = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(s.mem))))
+	s.h, s.ctx, s.registered = h, c.Ctx, true
+	s.addr = uint64(addr)
 	s.lkey, s.rkey = cverbs.Keys(h)
 	s.Ready(fmt.Sprintf("lkey %#x of %s", s.lkey, c.Ctx.Name))
 	return &Region{s}, nil
@@ -121,14 +125,14 @@ func refused(pd *ibv.PD, s *regionState, err error) error {
 	e := regError(pd, err, "")
 	size := len(s.mem)
 	switch {
+	case uint64(size) > pd.Core().Ctx.Attr.MaxMRSize:
+		e.Reason = fmt.Sprintf("%d bytes are more than the device's max_mr_size %d", size, pd.Core().Ctx.Attr.MaxMRSize)
 	case errors.Is(err, syscall.ENOMEM) && memlock() == unlimited:
 		e.Reason = fmt.Sprintf("the system or the device has no room left to register %d bytes", size)
 	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EPERM):
 		e.Kind = ibv.ErrMemlock
 		e.Reason = fmt.Sprintf("cannot lock %d bytes of memory; the limit of this process is %s (ulimit -l); raise it "+
 			"(LimitMEMLOCK= in systemd, --ulimit memlock=-1 for a container, /etc/security/limits.conf) or give it CAP_IPC_LOCK", size, memlock())
-	case uint64(size) > pd.Core().Ctx.Attr.MaxMRSize:
-		e.Reason = fmt.Sprintf("%d bytes are more than the device's max_mr_size %d", size, pd.Core().Ctx.Attr.MaxMRSize)
 	case errors.Is(err, syscall.EFAULT):
 		e.Reason = fmt.Sprintf("the memory is not mapped with the rights that %v needs", s.access)
 	case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.EOPNOTSUPP):
@@ -182,12 +186,18 @@ func (r *Region) Close() error {
 }
 
 func (s *regionState) destroy() error {
-	if err := core.Gone(cverbs.DeregMR(s.h)); err != nil {
-		return err
+	if s.registered {
+		if err := s.ctx.Gone(cverbs.DeregMR(s.h)); err != nil {
+			return err
+		}
+		s.registered = false // if the rest fails, closing again goes on from here
+		s.pin.Unpin()
 	}
-	s.pin.Unpin()
 	if s.pages == nil {
 		return nil
 	}
-	return unmapMemory(s.pages)
+	if err := unmapMemory(s.pages); err != nil {
+		return fmt.Errorf("munmap, after the deregistration: %w", err)
+	}
+	return nil
 }

@@ -158,3 +158,17 @@ func TestNoPermission(t *testing.T) {
 	assert.False(t, errors.Is(err, ibv.ErrNoDevice))
 	assert.False(t, strings.Contains(err.Error(), "no such file"), "%v", err)
 }
+
+// Memory inside an object that has pointers is as good as any other: the device does
+// not follow them.
+func TestSliceOfAnObjectWithPointers(t *testing.T) {
+	pd := rdmatest.PD(t, rdmatest.Open(t))
+	type conn struct {
+		next *conn
+		buf  [4096]byte
+	}
+	c := &conn{next: new(conn)}
+	r, err := mr.RegisterSlice(pd, c.buf[:], ibv.AccessLocalWrite)
+	require.NoError(t, err)
+	require.NoError(t, r.Close())
+}

@@ -65,10 +65,14 @@ func Label(number uint32, ctx *Context) string {
 	return fmt.Sprintf("%d of %s", number, ctx.Name)
 }
 
-// Gone turns the EIO of a destroy call into success: the device was removed, and
-// the kernel has freed the object with it.
-func Gone(err error) error {
-	if errors.Is(err, syscall.EIO) {
+// Gone turns the EIO of a destroy call into success if the device was removed: the
+// kernel has then freed the object with it. The same errno from a device that still
+// answers is a failure.
+func (c *Context) Gone(err error) error {
+	if !errors.Is(err, syscall.EIO) {
+		return err
+	}
+	if _, query := cverbs.QueryDevice(c.H); errors.Is(query, syscall.EIO) {
 		return nil
 	}
 	return err

@@ -38,5 +38,5 @@ func failed(err error) error {
 	if errno := syscall.Errno(0); errors.As(err, &errno) && errno != 0 {
 		return errno
 	}
-	return syscall.EIO
+	return syscall.EPROTO
 }

@@ -5,8 +5,6 @@ package cverbs
 // #include "shims.h"
 import "C"
 
-import "unsafe"
-
 // AllocPD stands for ibv_alloc_pd.
 func AllocPD(c Context) (PD, error) {
 	p, err := C.ibv_alloc_pd(c.p)
@@ -20,9 +18,10 @@ func AllocPD(c Context) (PD, error) {
 func DeallocPD(pd PD) error { return errnoOf(C.gv_dealloc_pd(pd.p)) }
 
 // RegMR stands for ibv_reg_mr. The memory at addr must neither move nor be freed
-// before DeregMR.
-func RegMR(pd PD, addr unsafe.Pointer, length int, access uint32) (MR, error) {
-	p, err := C.gv_reg_mr(pd.p, addr, C.size_t(length), C.uint(access))
+// before DeregMR. It comes as an integer because cgo would check all of the object
+// around it for pointers, which the device does not follow.
+func RegMR(pd PD, addr uintptr, length int, access uint32) (MR, error) {
+	p, err := C.gv_reg_mr(pd.p, C.uintptr_t(addr), C.size_t(length), C.uint(access))
 	if p == nil {
 		return MR{}, failed(err)
 	}

@@ -2,7 +2,7 @@
  * One static inline function for each verb: many verbs are macros or inlines
  * themselves, which cgo cannot call, and their ways to report an error differ.
  * Here a call that makes something returns NULL and leaves errno, and any other
- * returns 0 or a positive errno.
+ * returns 0 or a positive errno, where its own comment does not say otherwise.
  */
 #ifndef GOVERBS_SHIMS_H
 #define GOVERBS_SHIMS_H
@@ -13,11 +13,14 @@
 #include <string.h>
 #include <infiniband/verbs.h>
 
-/* Providers return errno, or -errno, or -1 and errno. */
+/*
+ * Providers return errno, or -errno, or -1 and errno. One that leaves none must not
+ * be given EIO, which says that the device was removed.
+ */
 static inline int gv_errno(int rc)
 {
 	if (rc == -1)
-		return errno ? errno : EIO;
+		return errno ? errno : EPROTO;
 	return rc < 0 ? -rc : rc;
 }
 
@@ -53,9 +56,9 @@ static inline ssize_t gv_query_gid_table(struct ibv_context *ctx, struct ibv_gid
 	return n == -1 && errno ? -errno : n;
 }
 
-static inline struct ibv_mr *gv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, unsigned int access)
+static inline struct ibv_mr *gv_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t length, unsigned int access)
 {
-	return ibv_reg_mr(pd, addr, length, access);
+	return ibv_reg_mr(pd, (void *)addr, length, access);
 }
 
 static inline int gv_close_device(struct ibv_context *ctx) { return GV_RC(ibv_close_device(ctx)); }
@@ -109,6 +112,7 @@ static inline uint64_t gv_post_recv(uintptr_t qp, uintptr_t wr, uint32_t n)
 	return gv_pack(rc, (uintptr_t)bad, wr, sizeof(*bad), n);
 }
 
+/* The number of completions, or a negative number without a meaning. */
 static inline int gv_poll_cq(uintptr_t cq, uintptr_t wc, int n)
 {
 	return ibv_poll_cq((struct ibv_cq *)cq, n, (struct ibv_wc *)wc);

@@ -49,7 +49,7 @@ func AllocPD(Context) (r0 PD, _ error) { return r0, ErrNoCgo }
 
 func DeallocPD(PD) error { return ErrNoCgo }
 
-func RegMR(PD, unsafe.Pointer, int, uint32) (r0 MR, _ error) { return r0, ErrNoCgo }
+func RegMR(PD, uintptr, int, uint32) (r0 MR, _ error) { return r0, ErrNoCgo }
 
 func Keys(MR) (r0 uint32, r1 uint32) { return r0, r1 }
 

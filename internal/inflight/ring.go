@@ -16,8 +16,10 @@ type Ring struct {
 }
 
 type slot struct {
-	wrID     uint64
-	signaled bool
+	wrID uint64
+	// signaled is the position after the last signaled work request up to this one;
+	// the slot's own if it is signaled.
+	signaled uint32
 }
 
 func (r *Ring) init(depth uint32) {
@@ -35,31 +37,40 @@ func (r *Ring) Depth() int { return int(r.depth) }
 // InFlight returns how many work requests are posted and not yet completed.
 func (r *Ring) InFlight() int { return int(r.head.Load() - r.tail.Load()) }
 
-// Free returns how many more work requests fit.
-func (r *Ring) Free() int { return int(r.depth) - r.InFlight() }
+// Room returns how many more work requests fit, and whether a completion is to be
+// expected of those that are there: a ring of only unsignaled work requests never
+// empties by itself. The caller holds the post lock.
+func (r *Ring) Room() (free int, signaled bool) {
+	head, tail := r.head.Load(), r.tail.Load()
+	if n := head - tail; n > 0 {
+		last := r.slots[(head-1)&r.mask].signaled
+		return int(r.depth - n), head-last < n
+	}
+	return int(r.depth), false
+}
 
 // Head returns the position that the next work request will have.
 func (r *Ring) Head() uint32 { return r.head.Load() }
 
-// Set records the work request of position pos, which must be below Head()+Free().
+// Set records the work request of position pos, of which there must be room.
+// Positions are set in order.
 func (r *Ring) Set(pos uint32, wrID uint64, signaled bool) {
-	r.slots[pos&r.mask] = slot{wrID, signaled}
+	last := r.slots[(pos-1)&r.mask].signaled
+	if signaled {
+		last = pos + 1
+	}
+	r.slots[pos&r.mask] = slot{wrID, last}
 }
 
 // Publish makes the positions below head visible to the poller. It comes before
 // the call that tells the device, and again with a lower head if the device
 // refused some.
-func (r *Ring) Publish(head uint32) { r.head.Store(head) }
-
-// Signaled says whether a completion is to be expected at all: a full ring of
-// only unsignaled work requests never empties by itself.
-func (r *Ring) Signaled() bool {
-	for pos := r.tail.Load(); pos != r.head.Load(); pos++ {
-		if r.slots[pos&r.mask].signaled {
-			return true
-		}
+func (r *Ring) Publish(head uint32) {
+	// A provider that completes what it also refused must not turn the ring over.
+	if tail := r.tail.Load(); int32(head-tail) < 0 {
+		head = tail
 	}
-	return false
+	r.head.Store(head)
 }
 
 // release gives back every slot up to the one that pos (the low bits of a

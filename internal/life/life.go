@@ -191,13 +191,20 @@ func (n *Node) Close() error {
 
 // CloseAll closes n after everything below it, youngest first, and joins the errors
 // of what could not be closed.
-func (n *Node) CloseAll() error {
+func (n *Node) CloseAll() error { return n.closeAll(map[*Node]bool{}) }
+
+// closeAll skips what was tried: an object with several parents is met by each.
+func (n *Node) closeAll(tried map[*Node]bool) error {
+	if tried[n] {
+		return nil
+	}
+	tried[n] = true
 	mu.Lock()
 	children := byAge(n.children)
 	mu.Unlock()
 	var errs []error
 	for _, c := range slices.Backward(children) {
-		errs = append(errs, c.CloseAll())
+		errs = append(errs, c.closeAll(tried))
 	}
 	if err := n.Close(); err != nil {
 		errs = append(errs, fmt.Errorf("%v: %w", n, err))
