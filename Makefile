@@ -24,10 +24,10 @@ build: ## build the commands: build/ibvinfo and build/pingpong
 demo: setup build ## show ibvinfo, and pingpong between Go and C, on a real soft device
 	@docker/demo
 
-test: setup begin native lab device summary ## run every test, natively and on the device (RXE_KERNEL=6.1|6.12)
+test: begin setup native lab device summary ## run every test, natively and on the device (RXE_KERNEL=6.1|6.12)
 test-long: export GOVERBS_LONG = 1
 test-long: KERNELS = 6.1 6.12
-test-long: setup begin native passes fuzz lab device summary ## the same with full counts, both kernels, other checks of memory, fuzzing
+test-long: begin setup native passes fuzz lab device summary ## the same with full counts, both kernels, other checks of memory, fuzzing
 test-native: begin native summary ## run the tests that need no device
 test-lab: begin lab summary ## run the tests of the lab itself
 test-device: begin device summary ## run the device tests; see also docker/test-device -h

@@ -32,6 +32,7 @@ const emptyCache = stubs + `
 		for v in 6.12.9+deb12-amd64 6.1.0-9-amd64 6.1.0-10-amd64 6.1.0-11-rt-amd64 6.1.0-11-cloud-amd64 6.1.0-11-amd64-dbg; do
 			echo linux-image-$v
 		done'
+	stub sudo 'shift; exec "$@"'
 `
 
 const download = `cannot download Debian's kernel 6\.1 \(check the network and apt's sources, and run apt-get update\): `

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -104,12 +105,15 @@ func TestSliceStaysPinned(t *testing.T) {
 // bytes.
 func asNobody(t *testing.T, test string, limit uint64) (output string, err error) {
 	t.Helper()
-	exe, err := os.Executable()
+	exe := filepath.Join(t.TempDir(), "test") // the folder of this one may be closed to others
+	binary, err := os.ReadFile("/proc/self/exe")
 	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(exe, binary, 0o755))
 	var old unix.Rlimit
 	require.NoError(t, unix.Prlimit(0, unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: limit, Max: limit}, &old))
 	defer func() { require.NoError(t, unix.Prlimit(0, unix.RLIMIT_MEMLOCK, &old, nil)) }()
 	cmd := exec.Command(exe, "-test.run=^"+test+"$", "-test.v", "-test.count=1")
+	cmd.Dir = filepath.Dir(exe)
 	cmd.Env = append(os.Environ(), "AS_NOBODY=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, err := cmd.CombinedOutput()

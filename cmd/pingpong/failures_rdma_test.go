@@ -43,8 +43,8 @@ func TestRefused(t *testing.T) {
 	}{
 		"no such device":     {[]string{"-d", "nope"}, "there is no such device; there are: .*" + l.device},
 		"no such port":       {[]string{"-i", "200"}, "there is no port 200"},
-		"MTU":                {[]string{"-m", "4096"}, "--mtu 4096 is more than the path MTU 1024"},
-		"memory":             {[]string{"-s", "4294967295", "-c"}, "--size 4294967295 takes 8589934590 bytes of memory"},
+		"MTU":                {[]string{"-m", "4096"}, "--mtu 4096 is more than the path MTU " + port.ActiveMTU.String()},
+		"memory or message":  {[]string{"-s", "4294967295", "-c"}, "--size 4294967295 (takes 8589934590 bytes of memory|is more than the largest message)"},
 		"message":            {[]string{"-s", tooLong}, "--size " + tooLong + " is more than the largest message"},
 		"receives":           {[]string{"-r", "2000000000"}, `--rx-depth 2000000000 is more than the \d+ receives`},
 		"no such GID":        {[]string{"-g", "200"}, "is not index 200"},

@@ -31,7 +31,7 @@ func TestPairs(t *testing.T) {
 			more        []string
 		}{
 			{4096, rdmatest.Rounds(1000, 5000), [2]string{"500", "500"}, nil},
-			{4096, 100, [2]string{"7", "3"}, []string{"-c"}},
+			{4096, 1000, [2]string{"7", "3"}, []string{"-c"}},
 			{1, 30, [2]string{"1", "2"}, []string{"-c", "-m", "256", "-l", "1"}},
 			{1<<20 + 1, 3, [2]string{"3", "1"}, []string{"-m", "512", "--chk"}},
 		} {

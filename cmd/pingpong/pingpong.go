@@ -193,13 +193,17 @@ func (s *session) isClient() bool { return s.server != "" }
 
 // connect finds the peer, exchanges addresses with it and connects the queue pair.
 func (s *session) connect(ctx context.Context, stdout, stderr io.Writer) error {
+	start := time.Now()
 	conn, err := s.reach(ctx, stderr)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
+	if !s.isClient() {
+		start = time.Now() // a server waits for its client without a limit
+	}
 	if s.timeout > 0 {
-		if err := conn.SetDeadline(time.Now().Add(s.timeout)); err != nil {
+		if err := conn.SetDeadline(start.Add(s.timeout)); err != nil {
 			return err
 		}
 	}

@@ -40,7 +40,7 @@ var mayImport = map[string][]string{
 	"cmd/pingpong":               {"ibv", "cq", "mr", "github.com/spf13/pflag"},
 	"internal/examples/exchange": {"ibv", "cq", "mr"},
 
-	"internal/core":     {"internal/cverbs", "internal/inflight", "internal/life"},
+	"internal/core":     {"internal/cverbs", "internal/life"},
 	"internal/cverbs":   {},
 	"internal/inflight": {},
 	"internal/life":     {},
@@ -55,9 +55,8 @@ var mayImport = map[string][]string{
 	"internal/sysfs/sysfstest": {"internal/sysfs", "github.com/rogpeppe/go-internal/txtar"},
 }
 
-// mayUseC are the packages that may import "C": one for each C library, and the
-// fake device.
-var mayUseC = []string{"internal/cverbs", "internal/ccm", "internal/fakedev"}
+// mayUseC are the packages that may import "C".
+var mayUseC = []string{"internal/cverbs"}
 
 // mayUseUnsafe are the files outside those packages, tests aside, that may import
 // unsafe.

@@ -1,11 +1,13 @@
 package boundary
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // TestVet has the module built and vetted where its tests do not run: without
@@ -30,4 +32,20 @@ func TestVet(t *testing.T) {
 			assert.NoError(t, err, "%s", output)
 		})
 	}
+}
+
+// TestWithoutCgo has a program that needs verbs say in one line that it has none.
+func TestWithoutCgo(t *testing.T) {
+	program := t.TempDir() + "/pingpong"
+	build := exec.Command("go", "build", "-o", program, "./cmd/pingpong")
+	build.Dir = "../.."
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	output, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	var stderr bytes.Buffer
+	run := exec.Command(program)
+	run.Stderr = &stderr
+	require.Error(t, run.Run())
+	assert.Equal(t, 1, run.ProcessState.ExitCode())
+	assert.Regexp(t, "^pingpong: .*built without RDMA verbs.*\n$", stderr.String())
 }

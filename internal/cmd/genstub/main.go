@@ -4,7 +4,7 @@
 //
 // Usage, as a go:generate line in the package or with its folder:
 //
-//	genstub [-check] [DIR]
+//	genstub [DIR]
 //
 // The cgo files are those whose go:build line is false without cgo; they must
 // all have the same line, and the stub gets its negation. In the stub
@@ -19,14 +19,11 @@
 //
 // A C type anywhere else in what is kept, and a constant or variable
 // that needs C for its value, are refused: the stub could not say the same.
-//
-// With -check nothing is written, and a stub that is not up to date is an error.
 package main
 
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -35,18 +32,17 @@ import (
 const stubName = "stub_nocgo.go"
 
 func main() {
-	check := flag.Bool("check", false, "write nothing; fail if the stub is not up to date")
-	flag.Parse()
 	dir := "."
-	if flag.NArg() > 0 {
-		dir = flag.Arg(0)
+	if len(os.Args) > 1 {
+		dir = os.Args[1]
 	}
-	if err := run(dir, *check); err != nil {
+	if err := run(dir, false); err != nil {
 		fmt.Fprintln(os.Stderr, "genstub:", err)
 		os.Exit(1)
 	}
 }
 
+// run writes the stub of the package in dir or, to check, fails if it is not up to date.
 func run(dir string, check bool) error {
 	want, err := generate(dir)
 	if err != nil {

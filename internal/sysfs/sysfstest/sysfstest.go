@@ -51,5 +51,9 @@ func write(root string, file txtar.File) error {
 	if isLink {
 		return os.Symlink(target, path)
 	}
-	return os.WriteFile(path, file.Data, 0o444)
+	mode := os.FileMode(0o444)
+	if strings.HasPrefix(name, "dev/") {
+		mode = 0o666 // as udev makes device nodes
+	}
+	return os.WriteFile(path, file.Data, mode)
 }
