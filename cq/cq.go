@@ -100,7 +100,8 @@ func (q *CQ) String() string { return q.s.String() }
 // A completion gives back the memory of its work request, and on a send queue that
 // of all earlier ones of the same queue. An error means that the completion queue
 // itself is unusable, most often by an overrun: close its queue pairs and then it.
-// The completions returned with it hold.
+// The completions returned with it hold. Not every device tells of an overrun here:
+// rdma_rxe drops the completions that do not fit, and a poll finds an empty queue.
 //
 // Poll allocates nothing.
 //

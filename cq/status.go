@@ -91,7 +91,7 @@ func (e *Error) Error() string {
 	s := fmt.Sprintf("%s WR %d on QP %#x: %v (status %d, vendor_err %#x)", queue, e.WRID, e.QPNum, e.Status, uint32(e.Status), e.VendorErr)
 	hint := hints[e.Status]
 	if e.Recv && e.Status == StatusLocQPOpErr {
-		hint = "the message is longer than the receive, or an SGE of the receive is not valid" // so rdma_rxe tells both
+		hint = "the message is longer than the receive, or the receive's memory was registered without local write" // rdma_rxe tells both so
 	}
 	if hint != "" {
 		s += ": " + hint
@@ -123,6 +123,6 @@ var hints = map[Status]string{
 	StatusRemInvReqErr:   "the peer's QP does not allow the operation, or its receive buffer is too short",
 	StatusRemAccessErr:   "the remote address and rkey do not name memory of the peer with the right that is needed",
 	StatusRemOpErr:       "the peer could not carry it out; its own completion has the cause",
-	StatusRetryExcErr:    "the peer does not answer: it is gone, not yet connected, or not reachable from this GID (its type, its route, the MTU)",
+	StatusRetryExcErr:    "the peer does not answer: it is gone, not yet connected, or not reachable from this GID (its type, its route, the MTU); from rdma_rxe of Linux 6.1 also that the peer had no receive posted",
 	StatusRNRRetryExcErr: "the peer had no receive posted for as long as RNRRetry allowed",
 }

@@ -30,6 +30,7 @@ func (wc *WC) set(c *cverbs.WC, wrID uint64, kind inflight.Kind) {
 	wc.kind = kind
 	if c.Status == uint32(StatusSuccess) {
 		wc.c = *c
+		wc.c.Opcode++ // so that zero is none
 	} else {
 		wc.c = cverbs.WC{}
 	}
@@ -58,10 +59,7 @@ func (wc *WC) Foreign() bool { return wc.kind == inflight.Foreign }
 
 // Opcode returns the operation that completed, or zero if it failed.
 func (wc *WC) Opcode() Opcode {
-	if wc.Status != StatusSuccess {
-		return 0
-	}
-	return Opcode(wc.c.Opcode) + 1
+	return Opcode(wc.c.Opcode)
 }
 
 // ByteLen returns how many bytes were received or read; it means nothing for a send

@@ -1,6 +1,7 @@
 package ibv
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
 	"time"
@@ -9,11 +10,15 @@ import (
 // ConnectParams are the attributes of a connection that the endpoints do not say.
 // Connect fills in defaults that suit a switched network; a function passed to it
 // changes what it wants.
+//
+// On rdma_rxe of Linux 6.1 the time spent waiting for a peer's receives counts as time
+// without an acknowledgement: a peer that posts none for RetryCount times Timeout ends
+// the connection as if it were gone. Give Timeout the longest pause of the peer there.
 type ConnectParams struct {
 	PathMTU         MTU           // the smaller of what the two sides take
 	Timeout         time.Duration // until a packet is sent again; 67 ms. RC
 	RetryCount      uint8         // 6: to rdma_rxe 7 is for ever. RC
-	RNRRetry        uint8         // RNRRetryInfinite: wait for the peer's receives. RC
+	RNRRetry        uint8         // RNRRetryInfinite: wait for the peer's receives; see below. RC
 	MinRNRTimer     time.Duration // that a peer waits for receives of this side; 640 µs. RC
 	MaxRdAtomic     uint8         // RDMA reads and atomics in flight, at most the peer's MaxDestRdAtomic; 1. RC
 	MaxDestRdAtomic uint8         // and from the peer; what the device can take. RC
@@ -88,7 +93,7 @@ func (qp *QP) Connect(local LocalEndpoint, remote Endpoint, change ...func(*Conn
 	for _, f := range change {
 		f(&p)
 	}
-	attr := QPAttr{
+	rtr := QPAttr{
 		State:   QPStateRTR,
 		PathMTU: p.PathMTU,
 		DestQPN: remote.QPN,
@@ -109,17 +114,27 @@ func (qp *QP) Connect(local LocalEndpoint, remote Endpoint, change ...func(*Conn
 		MaxDestRdAtomic: p.MaxDestRdAtomic,
 		MinRNRTimer:     p.MinRNRTimer,
 	}
-	if err := qp.Modify(attr, q.required(QPStateInit, QPStateRTR)); err != nil {
-		return err
-	}
-	return qp.Modify(QPAttr{
+	rts := QPAttr{
 		State:       QPStateRTS,
 		SQPSN:       local.PSN,
 		Timeout:     p.Timeout,
 		RetryCount:  p.RetryCount,
 		RNRRetry:    p.RNRRetry,
 		MaxRdAtomic: p.MaxRdAtomic,
-	}, q.required(QPStateRTR, QPStateRTS))
+	}
+	rtrMask, rtsMask := q.required(QPStateInit, QPStateRTR), q.required(QPStateRTR, QPStateRTS)
+	// What is wrong with the second step is told before the first is made.
+	err := errors.Join(rtr.check(rtrMask), rts.check(rtsMask), rts.checkDevice(rtsMask, &q.pd.Ctx.Attr))
+	if err == nil && local.MTU != 0 && p.PathMTU > local.MTU {
+		err = fmt.Errorf("PathMTU %v is more than the port's active MTU %v", p.PathMTU, local.MTU)
+	}
+	if err != nil {
+		return &OpError{Op: "ibv_modify_qp", Object: qp.String(), Err: syscall.EINVAL, Reason: err.Error()}
+	}
+	if err := qp.Modify(rtr, rtrMask); err != nil {
+		return err
+	}
+	return qp.Modify(rts, rtsMask)
 }
 
 // mayConnect refuses queue pairs that are not connected in this way.

@@ -79,11 +79,16 @@ func (c *Context) QueryPort(port uint8) (PortAttr, error) {
 //
 // Implements: ibv_query_pkey
 func (c *Context) QueryPKey(port uint8, index uint16) (uint16, error) {
-	if err := c.checkPort("ibv_query_pkey", port); err != nil {
+	attr, err := c.QueryPort(port)
+	if err != nil {
 		return 0, err
 	}
+	if index >= attr.PKeyTableLen {
+		return 0, &OpError{Op: "ibv_query_pkey", Object: c.s.Name, Err: syscall.EINVAL,
+			Reason: fmt.Sprintf("there is no entry %d: the table of port %d has %d", index, port, attr.PKeyTableLen)}
+	}
 	var pkey uint16
-	err := c.call("ibv_query_pkey", func() (err error) {
+	err = c.call("ibv_query_pkey", func() (err error) {
 		pkey, err = cverbs.QueryPKey(c.s.H, port, int(index))
 		return err
 	})
@@ -148,6 +153,11 @@ func (c *Context) checkPort(op string, port uint8) error {
 // ChooseGID picks the GID to use for a peer and says why. One of a port that is not
 // active is taken only where no other matches.
 func (c *Context) ChooseGID(req GIDRequest) (GIDChoice, error) {
+	if req.Port != 0 {
+		if err := c.checkPort("choosing a GID", req.Port); err != nil {
+			return GIDChoice{}, err
+		}
+	}
 	entries, err := c.GIDTable()
 	if err != nil {
 		return GIDChoice{}, err

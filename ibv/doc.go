@@ -11,7 +11,8 @@
 // closed after what was made from it: a PD after its queue pairs and memory regions,
 // a completion queue after the queue pairs that report to it, the Context last.
 // Closing too early is an error that names what is still open, and changes nothing.
-// Context.CloseAll closes all of it in order.
+// Context.CloseAll closes all of it in order. The garbage collector closes nothing: what
+// a program drops stays open until it exits.
 //
 // A connection that two programs make by themselves takes five steps on each side:
 //

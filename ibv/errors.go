@@ -17,7 +17,8 @@ var (
 	// ErrBusy says that an object cannot be closed yet; errno EBUSY.
 	ErrBusy = errors.New("in use")
 	// ErrQueueFull says that a work queue has no room for the work request. It is
-	// ordinary back-pressure: poll the completion queue and post again.
+	// ordinary back-pressure: poll the completion queue and post again. Only where all
+	// that is posted is unsignaled, which the error says, will no poll make room.
 	ErrQueueFull = errors.New("queue full")
 	// ErrNotSupported says that this device, or this rdma-core, does not have the
 	// operation; errno EOPNOTSUPP.

@@ -12,8 +12,8 @@ import (
 )
 
 // GIDRequest says what a GID is wanted for. The zero value asks for the best of
-// all ports. Of the fields that are set, Peer only ranks the GIDs; the others
-// exclude those that do not match.
+// all ports. Of the fields that are set, Peer only ranks the GIDs, but there must be
+// a route to it; the others exclude those that do not match.
 type GIDRequest struct {
 	// Peer is the address that will be talked to. The GID with the source
 	// address of the kernel's route to it comes first. An address of this very
@@ -129,7 +129,11 @@ func chooseGIDByRoute(entries []GIDEntry, req GIDRequest, source func(netip.Addr
 	if roce && req.Peer.IsValid() && !req.Local.IsValid() && req.Index == nil {
 		addr, err := source(req.Peer)
 		if err != nil {
-			return GIDChoice{}, fmt.Errorf("no route to %v, give a local address or a GID index instead: %w", req.Peer, err)
+			zone := ""
+			if req.Peer.IsLinkLocalUnicast() && req.Peer.Zone() == "" {
+				zone = " (a link-local address needs its zone, as in fe80::1%eth0)"
+			}
+			return GIDChoice{}, fmt.Errorf("no route to %v%s, give a local address or a GID index instead: %w", req.Peer, zone, err)
 		}
 		ranking.useRoute(entries, addr)
 	}

@@ -184,3 +184,28 @@ func TestModifyAfterTheDeviceMovedToERR(t *testing.T) {
 	p.Connect(t)
 	exchangeOne(t, p)
 }
+
+// What is wrong with a later step is told before the first is made.
+func TestConnectRefusesBeforeItMoves(t *testing.T) {
+	ctx := rdmatest.Open(t)
+	qp := rdmatest.NewSide(t, rdmatest.PD(t, ctx), rdmatest.DefaultInit()).QP
+	_, err := qp.Init(ibv.GIDRequest{Local: rdmatest.Addr(t)}, ibv.AccessOnDemand)
+	assert.ErrorContains(t, err, "OnDemand is not for a QP")
+	_, err = qp.Init(ibv.GIDRequest{Port: 9}, 0)
+	assert.ErrorContains(t, err, "there is no port 9")
+	local, err := qp.Init(ibv.GIDRequest{Local: rdmatest.Addr(t)}, 0)
+	require.NoError(t, err)
+	for want, change := range map[string]func(*ibv.ConnectParams){
+		"max_qp_init_rd_atom": func(p *ibv.ConnectParams) { p.MaxRdAtomic = 255 },
+		"RetryCount":          func(p *ibv.ConnectParams) { p.RetryCount = 8 },
+		"Timeout":             func(p *ibv.ConnectParams) { p.Timeout = 0 },
+		"active MTU":          func(p *ibv.ConnectParams) { p.PathMTU = ibv.MTU4096 },
+		"SL":                  func(p *ibv.ConnectParams) { p.SL = 16 },
+	} {
+		err := qp.Connect(local, local.Endpoint, change)
+		require.ErrorIs(t, err, syscall.EINVAL, want)
+		assert.ErrorContains(t, err, want)
+		requireState(t, qp, ibv.QPStateInit)
+	}
+	require.NoError(t, qp.Connect(local, local.Endpoint))
+}

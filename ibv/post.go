@@ -17,7 +17,7 @@ import (
 // the same, and the rest is not. A full queue is ErrQueueFull: poll, and post the
 // rest again. Refused before the device sees them are more SGEs or inline bytes
 // than were granted, an unknown opcode or flag, and any send before the QP is in
-// RTS.
+// RTS. In ERR work requests are accepted, and come back flushed.
 //
 // The slice and its SGEs are the caller's again when PostSend returns; the memory
 // that the SGEs name is not, until the completion.
@@ -208,13 +208,13 @@ func (q *qpState) refusal(errno syscall.Errno) error {
 }
 
 func full(ring *inflight.Ring, signaled bool) error {
+	if ring.Depth() == 0 {
+		return refuse(syscall.EINVAL, "the QP was made without this queue")
+	}
 	reason := fmt.Sprintf("all %d places are taken; poll the completion queue and post again", ring.Depth())
-	switch {
-	case ring.Depth() == 0:
-		reason = "the QP was made without this queue"
-	case !signaled:
+	if !signaled {
 		reason = fmt.Sprintf("all %d places are taken by unsignaled work requests, so that no completion will free them; "+
-			"signal at least one in %d", ring.Depth(), ring.Depth())
+			"signal at least one in %d, and take this QP to ERR or RESET", ring.Depth(), ring.Depth())
 	}
 	return &OpError{Kind: ErrQueueFull, Err: syscall.ENOMEM, Reason: reason}
 }

@@ -102,7 +102,7 @@ func (pd *PD) newQP(init QPInitAttr, queues QPQueues) (*qpState, error) {
 		return fail(syscall.EINVAL, "QPQueues.Send and QPQueues.Recv must both be a *cq.CQ; they may be the same")
 	}
 	if send.Ctx != pd.s.Ctx || recv.Ctx != pd.s.Ctx {
-		return fail(syscall.EINVAL, fmt.Sprintf("the PD and the CQs belong to different devices or contexts: CQ %s and CQ %s", send, recv))
+		return fail(syscall.EINVAL, fmt.Sprintf("%s, %s and %s belong to different devices, or to devices opened twice", &pd.s.Node, &send.Node, &recv.Node))
 	}
 	if reason := overLimit(init.Cap, &pd.s.Ctx.Attr); reason != "" {
 		return fail(syscall.EINVAL, reason)

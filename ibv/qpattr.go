@@ -142,6 +142,7 @@ func (a *QPAttr) check(mask QPAttrMask) error {
 	}
 	in(AttrState, checkState("State", a.State))
 	in(AttrCurState, checkState("CurState", a.CurState))
+	in(AttrAccess, checkQPAccess(a.Access))
 	in(AttrPathMTU, checkMTU(a.PathMTU))
 	in(AttrPathMigState, checkMax("PathMigState", uint32(a.PathMigState), uint32(MigArmed)))
 	in(AttrRQPSN, checkMax("RQPSN", a.RQPSN, maxUint24))
@@ -189,6 +190,17 @@ func checkMax(field string, value, limit uint32) error {
 func checkState(field string, s QPState) error {
 	if s < QPStateReset || s > QPStateErr {
 		return fmt.Errorf("%s: %v is not a state that a QP can be in", field, s)
+	}
+	return nil
+}
+
+// checkQPAccess refuses what only a memory region can have. The remote rights of a QP
+// stand alone: they need no local write.
+func checkQPAccess(f AccessFlags) error {
+	const known = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic |
+		AccessMWBind | AccessFlushGlobal | AccessFlushPersistent
+	if other := f &^ known; other != 0 {
+		return fmt.Errorf("Access %v is not for a QP: use RemoteRead, RemoteWrite and RemoteAtomic", other)
 	}
 	return nil
 }

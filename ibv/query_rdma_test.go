@@ -49,7 +49,8 @@ func TestQueriesOfWrongPorts(t *testing.T) {
 	require.NoError(t, err)
 	assert.EqualValues(t, 0xffff, pkey)
 	_, err = ctx.QueryPKey(1, 60000)
-	require.Error(t, err)
+	require.ErrorIs(t, err, syscall.EINVAL)
+	assert.ErrorContains(t, err, "there is no entry 60000")
 }
 
 // The GID table that the verbs give is the one that sysfs shows.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/goverbs/goverbs/ibv"
@@ -16,8 +17,9 @@ type Buffer struct{ s *bufferState }
 
 type bufferState struct {
 	life.Node
-	mem []byte // whole pages
-	len int
+	mem    []byte // whole pages
+	len    int
+	closed atomic.Bool
 }
 
 // Alloc allocates a buffer of at least one byte. It is not limited by memlock until
@@ -41,7 +43,7 @@ func newBuffer(size, page, flags int) (*Buffer, error) {
 		return nil, err
 	}
 	s := &bufferState{mem: mem, len: size}
-	if err := s.Init("buffer", func() error { return unmapMemory(s.mem) }); err != nil {
+	if err := s.Init("buffer", s.destroy); err != nil {
 		return nil, errors.Join(err, unmapMemory(mem))
 	}
 	s.Ready(fmt.Sprintf("of %d bytes at %p", size, mem))
@@ -72,8 +74,20 @@ func alloc(size, page, flags int) ([]byte, error) {
 }
 
 // Bytes returns the buffer's memory. The slice, and every slice made from it, must
-// not be used after Close.
-func (b *Buffer) Bytes() []byte { return b.s.mem[:b.s.len:b.s.len] }
+// not be used after Close: its memory is gone then, and so is the program that touches
+// it. After Close Bytes returns nil.
+func (b *Buffer) Bytes() []byte {
+	if b.s.closed.Load() {
+		return nil
+	}
+	return b.s.mem[:b.s.len:b.s.len]
+}
+
+func (s *bufferState) destroy() error {
+	err := unmapMemory(s.mem)
+	s.closed.Store(err == nil)
+	return err
+}
 
 // Close gives the memory back. While a Region is registered on it it changes nothing
 // and returns an error that matches ibv.ErrBusy and names the Region. Closing again

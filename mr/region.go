@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -33,6 +34,7 @@ type regionState struct {
 	pin    runtime.Pinner // for memory that a Go slice owns
 
 	registered bool // read and written by making and destroying only
+	closed     atomic.Bool
 }
 
 // Register registers a whole buffer with a protection domain. The buffer stays the
@@ -143,7 +145,14 @@ func refused(pd *ibv.PD, s *regionState, err error) error {
 
 // Bytes returns the registered memory. The slice, and every slice made from it, must
 // not be used after the memory is freed: by the region's Close for AllocRegion.
-func (r *Region) Bytes() []byte { return r.s.mem }
+//
+// After Close it returns nil.
+func (r *Region) Bytes() []byte {
+	if r.s.closed.Load() {
+		return nil
+	}
+	return r.s.mem
+}
 
 // Len returns the length in bytes.
 func (r *Region) Len() int { return len(r.s.mem) }
@@ -163,10 +172,10 @@ func (r *Region) String() string { return r.s.String() }
 const maxSGE = 1<<32 - 1
 
 // SGE returns the piece of the region from off, n bytes long, for a work request. It
-// panics if the piece is not inside the region, as slicing does. An SGE has at most
-// 4 GiB - 1.
+// panics if the piece is not inside the region, as slicing does, and so after Close. An
+// SGE has at most 4 GiB - 1.
 func (r *Region) SGE(off, n int) ibv.SGE {
-	_ = r.s.mem[off : off+n]
+	_ = r.Bytes()[off : off+n]
 	if uint64(n) > maxSGE {
 		panic(fmt.Sprintf("mr: an SGE of %d bytes is longer than %d", n, uint64(maxSGE)))
 	}
@@ -190,6 +199,7 @@ func (s *regionState) destroy() error {
 		if err := s.ctx.Gone(cverbs.DeregMR(s.h)); err != nil {
 			return err
 		}
+		s.closed.Store(true)
 		s.registered = false // if the rest fails, closing again goes on from here
 		s.pin.Unpin()
 	}

@@ -105,7 +105,9 @@ func TestSliceStaysPinned(t *testing.T) {
 // bytes.
 func asNobody(t *testing.T, test string, limit uint64) (output string, err error) {
 	t.Helper()
-	exe := filepath.Join(t.TempDir(), "test") // the folder of this one may be closed to others
+	// The folder of this binary may be closed to others, and so is a new TempDir.
+	exe := filepath.Join(t.TempDir(), "test")
+	require.NoError(t, os.Chmod(filepath.Dir(filepath.Dir(exe)), 0o755))
 	binary, err := os.ReadFile("/proc/self/exe")
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(exe, binary, 0o755))
@@ -175,4 +177,19 @@ func TestSliceOfAnObjectWithPointers(t *testing.T) {
 	r, err := mr.RegisterSlice(pd, c.buf[:], ibv.AccessLocalWrite)
 	require.NoError(t, err)
 	require.NoError(t, r.Close())
+}
+
+func TestClosedMemoryIsNotHandedOut(t *testing.T) {
+	pd := rdmatest.PD(t, rdmatest.Open(t))
+	buf, err := mr.Alloc(100)
+	require.NoError(t, err)
+	r, err := mr.Register(pd, buf, 0)
+	require.NoError(t, err)
+	require.NoError(t, r.Close())
+	require.NoError(t, buf.Close())
+	assert.Nil(t, r.Bytes())
+	assert.Nil(t, buf.Bytes())
+	assert.Panics(t, func() { r.SGE(0, 1) })
+	_, err = mr.Register(pd, buf, 0)
+	require.ErrorIs(t, err, ibv.ErrClosed)
 }

@@ -13,9 +13,9 @@ import (
 )
 
 const helpText = `Bounce messages between two programs over RDMA and time them. Either side may be
-ibv_rc_pingpong. Both need the same --size, --mtu and --iters.
+ibv_rc_pingpong. Both need the same --size and --iters, and should have the same --mtu.
 
-Usage: pingpong [flags]          wait for a client
+Usage: pingpong [flags]          wait for a client, play with it and end
        pingpong [flags] SERVER   connect to the server on the host SERVER
 
 Flags:

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/goverbs/goverbs/cq"
@@ -242,7 +243,8 @@ func printAddress(w io.Writer, whose string, e ibv.Endpoint) error {
 // reach connects to the server, or waits for a client.
 func (s *session) reach(ctx context.Context, stderr io.Writer) (net.Conn, error) {
 	if s.isClient() {
-		return dial(ctx, net.JoinHostPort(s.server, strconv.Itoa(int(s.port))), s.timeout)
+		host := strings.Trim(s.server, "[]") // as IPv6 addresses are written beside ports
+		return dial(ctx, net.JoinHostPort(host, strconv.Itoa(int(s.port))), s.timeout)
 	}
 	return accept(ctx, net.JoinHostPort("", strconv.Itoa(int(s.port))), stderr)
 }

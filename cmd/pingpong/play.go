@@ -146,7 +146,7 @@ func (w *watch) look(moved bool) error {
 		w.moved, w.since = false, now
 	}
 	if w.timeout > 0 && now.Sub(w.since) > w.timeout {
-		return fmt.Errorf("no progress for %v: the peer is gone, or has another --iters (--timeout changes how long to wait)", w.timeout)
+		return fmt.Errorf("no progress for %v: the peer is gone, or has another --size or --iters (--timeout changes how long to wait)", w.timeout)
 	}
 	return nil
 }

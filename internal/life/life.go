@@ -141,7 +141,7 @@ func (n *Node) Use() error {
 	mu.Lock()
 	defer mu.Unlock()
 	if n.state != open {
-		return fmt.Errorf("%s: %w", n.label(), ErrClosed)
+		return ErrClosed
 	}
 	n.users++
 	return nil
