@@ -121,7 +121,7 @@ func TestPeerDisagrees(t *testing.T) {
 	}{
 		"longer":   {[]string{"-s", "5000"}, nil, "do both sides have the same --size", "do both sides have the same --size"},
 		"shorter":  {[]string{"-s", "3000"}, nil, "", "the peer sent 3000 bytes, not 4096: give both sides the same --size"},
-		"more":     {[]string{"-n", "20"}, []string{"-n", "10"}, "after 10 of 20 round trips: .*(transport retry counter exceeded|has another --iters)", ""},
+		"more":     {[]string{"-n", "20"}, []string{"-n", "10"}, "after 10 of 20 round trips: .*(transport retry counter exceeded|has another --size or --iters)", ""},
 		"no --chk": {nil, []string{"--chk"}, "", "byte 0 of the message is 0x7b, not 0x00: .*the peer runs without --chk"},
 	} {
 		t.Run(name, func(t *testing.T) {
