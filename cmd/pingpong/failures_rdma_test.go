@@ -52,6 +52,7 @@ func TestRefused(t *testing.T) {
 		"no server":          {[]string{"-p", freePort(t), l.addr}, "no server at .*: connection refused"},
 		"no such host":       {[]string{"nowhere.invalid"}, "no server at nowhere.invalid:18515: "},
 		"not supported here": {[]string{"-e"}, "^pingpong: -e: "},
+		"no ODP":             {[]string{"-o"}, "^pingpong: -o: .* has no on-demand paging"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fails(t, start(t, "pingpong", append([]string{"-d", l.device}, c.args...)...), c.text)

@@ -32,6 +32,7 @@ Flags:
   -l, --sl SL           service level, 0 to 15 (0)
   -c, --chk             check every byte that arrives, which counts into the time;
                         for a server, its client needs it too
+  -o, --odp             memory that the device pages in on demand and does not lock
       --timeout TIME    give up after so long without progress, 0 for never (3s)
   -h, --help            print this text
 
@@ -45,8 +46,7 @@ Exit status: 0; 1 if it failed; 2 for wrong usage; 130 after Ctrl-C.
 // unsupported are the flags of ibv_rc_pingpong that end the program at once.
 var unsupported = []struct{ short, name, why string }{
 	{"e", "events", "waiting for events is not in this version yet; without it pingpong polls"},
-	{"o", "odp", "on-demand paging is not in this version yet; without it pingpong locks the memory"},
-	{"O", "iodp", "on-demand paging is not in this version yet; without it pingpong locks the memory"},
+	{"O", "iodp", "implicit on-demand paging is not in this version yet; use -o, or without both pingpong locks the memory"},
 	{"P", "prefetch", "it prefetches for on-demand paging, which is not in this version yet"},
 	{"t", "ts", "completion timestamps are not in this version yet; without it pingpong takes the time itself"},
 	{"j", "dm", "device memory is not in this version yet; without it pingpong uses host memory"},
@@ -76,6 +76,7 @@ type options struct {
 	iters    uint32
 	sl       uint8
 	check    bool
+	odp      bool
 	timeout  time.Duration // 0 for none
 
 	refused error // a flag that is not supported
@@ -115,6 +116,7 @@ func parse(args []string) (options, error) {
 	flags.FuncP("iters", "n", "", number(&o.iters, 1, 1<<32-1))
 	flags.FuncP("sl", "l", "", number(&o.sl, 0, 15))
 	flags.BoolVarP(&o.check, "chk", "c", false, "")
+	flags.BoolVarP(&o.odp, "odp", "o", false, "")
 	flags.DurationVar(&o.timeout, "timeout", o.timeout, "")
 	for _, f := range unsupported {
 		flags.BoolP(f.name, f.short, false, "")

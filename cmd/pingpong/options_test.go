@@ -42,6 +42,8 @@ func TestParse(t *testing.T) {
 		"--gid-idx":  {[]string{"--gid-idx", "3"}, func(o *options) { o.gidIndex = &three }},
 		"chk":        {[]string{"-c"}, func(o *options) { o.check = true }},
 		"--chk":      {[]string{"--chk"}, func(o *options) { o.check = true }},
+		"odp":        {[]string{"-o"}, func(o *options) { o.odp = true }},
+		"--odp":      {[]string{"--odp"}, func(o *options) { o.odp = true }},
 		"timeout":    {[]string{"--timeout", "1m"}, func(o *options) { o.timeout = time.Minute }},
 		"after the server, in one word": {[]string{"host", "-cn", "5"}, func(o *options) {
 			o.server, o.check, o.iters = "host", true, 5

@@ -143,7 +143,10 @@ func (s *session) checkLimits() error {
 		need *= 2
 	}
 	most := min(attr.MaxQPWR, attr.MaxCQE-1) // one completion is the send's
+	const odp, odpSendRecv = 1, 3            // IBV_ODP_SUPPORT; IBV_ODP_SUPPORT_SEND and _RECV
 	switch {
+	case s.odp && (attr.ODPGeneralCaps&odp == 0 || attr.ODPCapsRC&odpSendRecv != odpSendRecv):
+		return fmt.Errorf("-o: %s has no on-demand paging for SEND and RECV over RC; without it pingpong locks the memory", s.dev.Name())
 	case need > have:
 		return fmt.Errorf("--size %d takes %d bytes of memory to lock, and this host has %d to spare", s.size, need, have)
 	case s.size > s.portAt.MaxMsgSize:
@@ -162,7 +165,11 @@ func (s *session) makeMemory(pd *ibv.PD) (err error) {
 	if s.check {
 		whole = 2 * size
 	}
-	if s.region, err = mr.AllocRegion(pd, whole, ibv.AccessLocalWrite); err != nil {
+	access := ibv.AccessLocalWrite
+	if s.odp {
+		access |= ibv.AccessOnDemand
+	}
+	if s.region, err = mr.AllocRegion(pd, whole, access); err != nil {
 		return err
 	}
 	s.opened(s.region)

@@ -18,4 +18,5 @@ func TestReadmeShowsThisProgram(t *testing.T) {
 	_, program, ok := strings.Cut(string(src), "package main\n")
 	require.True(t, ok)
 	assert.Contains(t, string(readme), "```go\npackage main\n"+program+"```\n")
+	assert.Regexp(t, `\n\d{3,} passed, 0 failed, \d+ skipped\n`, string(readme), "the summary of make test")
 }
