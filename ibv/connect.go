@@ -1,7 +1,7 @@
 package ibv
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"syscall"
 	"time"
@@ -124,7 +124,7 @@ func (qp *QP) Connect(local LocalEndpoint, remote Endpoint, change ...func(*Conn
 	}
 	rtrMask, rtsMask := q.required(QPStateInit, QPStateRTR), q.required(QPStateRTR, QPStateRTS)
 	// What is wrong with the second step is told before the first is made.
-	err := errors.Join(rtr.check(rtrMask), rts.check(rtsMask), rts.checkDevice(rtsMask, &q.pd.Ctx.Attr))
+	err := cmp.Or(q.checkAttr(&rtr, rtrMask), q.checkAttr(&rts, rtsMask))
 	if err == nil && local.MTU != 0 && p.PathMTU > local.MTU {
 		err = fmt.Errorf("PathMTU %v is more than the port's active MTU %v", p.PathMTU, local.MTU)
 	}

@@ -30,11 +30,7 @@ func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	q.modify.Lock()
 	defer q.modify.Unlock()
 
-	err := attr.check(mask)
-	if err == nil {
-		err = attr.checkDevice(mask, &q.pd.Ctx.Attr)
-	}
-	if err != nil {
+	if err := q.checkAttr(&attr, mask); err != nil {
 		return fail(syscall.EINVAL, err.Error())
 	}
 	to, err := q.target(&attr, mask)
@@ -86,6 +82,14 @@ func (q *qpState) target(attr *QPAttr, mask QPAttrMask) (QPState, error) {
 		}
 	}
 	return to, err
+}
+
+// checkAttr refuses values that no QP, or none of this device, can have.
+func (q *qpState) checkAttr(attr *QPAttr, mask QPAttrMask) error {
+	if err := attr.check(mask); err != nil {
+		return err
+	}
+	return attr.checkDevice(mask, &q.pd.Ctx.Attr)
 }
 
 // checkDevice refuses what the device says that it does not have.

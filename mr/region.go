@@ -33,8 +33,7 @@ type regionState struct {
 	pages  []byte         // allocated for the region alone, and freed with it
 	pin    runtime.Pinner // for memory that a Go slice owns
 
-	registered bool // read and written by making and destroying only
-	closed     atomic.Bool
+	closed atomic.Bool // deregistered
 }
 
 // Register registers a whole buffer with a protection domain. The buffer stays the
@@ -103,7 +102,7 @@ func register(pd *ibv.PD, s *regionState, parents ...*life.Node) (*Region, error
 		s.Discard()
 		return nil, refused(pd, s, err)
 	}
-	s.h, s.ctx, s.registered = h, c.Ctx, true
+	s.h, s.ctx = h, c.Ctx
 	s.addr = uint64(addr)
 	s.lkey, s.rkey = cverbs.Keys(h)
 	s.Ready(fmt.Sprintf("lkey %#x of %s", s.lkey, c.Ctx.Name))
@@ -195,12 +194,11 @@ func (r *Region) Close() error {
 }
 
 func (s *regionState) destroy() error {
-	if s.registered {
+	if !s.closed.Load() {
 		if err := s.ctx.Gone(cverbs.DeregMR(s.h)); err != nil {
 			return err
 		}
-		s.closed.Store(true)
-		s.registered = false // if the rest fails, closing again goes on from here
+		s.closed.Store(true) // if the rest fails, closing again goes on from here
 		s.pin.Unpin()
 	}
 	if s.pages == nil {
