@@ -200,7 +200,7 @@ func checkQPAccess(f AccessFlags) error {
 	const known = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic |
 		AccessMWBind | AccessFlushGlobal | AccessFlushPersistent
 	if other := f &^ known; other != 0 {
-		return fmt.Errorf("Access %v is not for a QP: use RemoteRead, RemoteWrite and RemoteAtomic", other)
+		return fmt.Errorf("QPAttr.Access: %v is not for a QP: use RemoteRead, RemoteWrite and RemoteAtomic", other)
 	}
 	return nil
 }
