@@ -111,7 +111,7 @@ func (pd *PD) newQP(init QPInitAttr, queues QPQueues) (*qpState, error) {
 	if err := q.Init("QP", q.destroy, &pd.s.Node, &send.Node, &recv.Node); err != nil {
 		return fail(err, "")
 	}
-	h, granted, err := cverbs.CreateQP(pd.s.H, send.H, recv.H, int32(init.Type), init.SignalAll, cverbs.QPCap(init.Cap))
+	h, granted, err := cverbs.CreateQP(pd.s.H, send.H, recv.H, cverbs.SRQ{}, int32(init.Type), init.SignalAll, cverbs.QPCap(init.Cap))
 	if err != nil {
 		reason := q.whyRefused(init, err) // while the PD and the CQs cannot be closed
 		q.Discard()
@@ -176,7 +176,7 @@ func (q *qpState) whyRefused(init QPInitAttr, err error) string {
 	works := func(inline uint32) bool {
 		c := cverbs.QPCap(init.Cap)
 		c.MaxInlineData = inline
-		h, _, err := cverbs.CreateQP(q.pd.H, q.sendCQ.H, q.recvCQ.H, int32(init.Type), init.SignalAll, c)
+		h, _, err := cverbs.CreateQP(q.pd.H, q.sendCQ.H, q.recvCQ.H, cverbs.SRQ{}, int32(init.Type), init.SignalAll, c)
 		if err == nil {
 			_ = cverbs.DestroyQP(h)
 		}

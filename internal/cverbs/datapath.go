@@ -21,6 +21,11 @@ func PostRecv(qp uintptr, s *Scratch[RecvWR], n int) (bad int, err syscall.Errno
 	return unpack(uint64(C.gv_post_recv(C.uintptr_t(qp), C.uintptr_t(s.chain(n)), C.uint32_t(n))))
 }
 
+// PostSRQRecv stands for ibv_post_srq_recv, as PostSend does for ibv_post_send.
+func PostSRQRecv(srq uintptr, s *Scratch[RecvWR], n int) (bad int, err syscall.Errno) {
+	return unpack(uint64(C.gv_post_srq_recv(C.uintptr_t(srq), C.uintptr_t(s.chain(n)), C.uint32_t(n))))
+}
+
 func unpack(v uint64) (int, syscall.Errno) {
 	if index := uint32(v); index != C.GV_NONE {
 		return int(index), syscall.Errno(v >> 32)

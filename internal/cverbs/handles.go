@@ -26,6 +26,15 @@ type CQ struct{ p *C.struct_ibv_cq }
 // QP is struct ibv_qp *.
 type QP struct{ p *C.struct_ibv_qp }
 
+// SRQ is struct ibv_srq *.
+type SRQ struct{ p *C.struct_ibv_srq }
+
+// AH is struct ibv_ah *.
+type AH struct{ p *C.struct_ibv_ah }
+
+// MW is struct ibv_mw *.
+type MW struct{ p *C.struct_ibv_mw }
+
 func errnoOf(rc C.int) error {
 	if rc == 0 {
 		return nil

@@ -1,5 +1,7 @@
 package cverbs
 
+import "unsafe"
+
 // The structs of the data path, as C lays them out on 64-bit machines. They have
 // had this layout in every release of libibverbs 1; layout_cgo.go holds each field
 // against the header. Pointers are uintptr: they only ever point into C memory.
@@ -21,16 +23,77 @@ type WRHead struct {
 	SGList uintptr
 }
 
-// SendWR is struct ibv_send_wr, its unions reduced to the members in use.
+// SendWR is struct ibv_send_wr. Its unions are written by methods; each rewrites all
+// of them, since some providers refuse stale fields.
 type SendWR struct {
 	WRHead
 	NumSGE int32
 	Opcode uint32
 	Flags  uint32
 	Imm    uint32    // big endian; or the rkey to invalidate
-	wr     [4]uint64 // rdma, atomic, ud
+	wr     [4]uint64 // wrRDMA, wrAtomic, wrUD
 	xrc    uint64
-	_      [6]uint64 // bind_mw, tso
+	bind   [6]uint64 // wrBind; tso
+}
+
+// The members of SendWR's unions.
+type (
+	wrRDMA struct {
+		addr uint64
+		rkey uint32
+		_    uint32
+	}
+	wrAtomic struct {
+		addr       uint64
+		compareAdd uint64
+		swap       uint64
+		rkey       uint32
+		_          uint32
+	}
+	wrUD struct {
+		ah        uintptr
+		qpn, qkey uint32
+	}
+	wrBind struct {
+		mw     uintptr
+		rkey   uint32
+		_      uint32
+		mr     uintptr
+		addr   uint64
+		length uint64
+		access uint32
+		_      uint32
+	}
+)
+
+func (w *SendWR) clearUnions() {
+	w.wr, w.xrc, w.bind = [4]uint64{}, 0, [6]uint64{}
+}
+
+// SetRemote sets what an RDMA read or write reaches at the peer.
+func (w *SendWR) SetRemote(addr uint64, rkey uint32) {
+	w.clearUnions()
+	*(*wrRDMA)(unsafe.Pointer(&w.wr)) = wrRDMA{addr: addr, rkey: rkey}
+}
+
+// SetAtomic sets the operands of an atomic: compareAdd is what to add, or what to
+// compare with before swap is stored.
+func (w *SendWR) SetAtomic(addr, compareAdd, swap uint64, rkey uint32) {
+	w.clearUnions()
+	*(*wrAtomic)(unsafe.Pointer(&w.wr)) = wrAtomic{addr: addr, compareAdd: compareAdd, swap: swap, rkey: rkey}
+}
+
+// SetUD sets where a datagram goes; ah is what AHAddr returns.
+func (w *SendWR) SetUD(ah uintptr, qpn, qkey uint32) {
+	w.clearUnions()
+	*(*wrUD)(unsafe.Pointer(&w.wr)) = wrUD{ah: ah, qpn: qpn, qkey: qkey}
+}
+
+// SetBind sets what a bind does: window mw, as MWAddr returns it, becomes length bytes
+// from addr of region mr, as MRAddr returns it, under the new rkey.
+func (w *SendWR) SetBind(mw uintptr, rkey uint32, mr uintptr, addr, length uint64, access uint32) {
+	w.clearUnions()
+	*(*wrBind)(unsafe.Pointer(&w.bind)) = wrBind{mw: mw, rkey: rkey, mr: mr, addr: addr, length: length, access: access}
 }
 
 // RecvWR is struct ibv_recv_wr.

@@ -31,6 +31,7 @@ var (
 	_ [unsafe.Offsetof(SendWR{}.Flags)]byte    = [unsafe.Offsetof(cSend{}.send_flags)]byte{}
 	_ [unsafe.Offsetof(SendWR{}.wr)]byte       = [unsafe.Offsetof(cSend{}.wr)]byte{}
 	_ [unsafe.Offsetof(SendWR{}.xrc)]byte      = [unsafe.Offsetof(cSend{}.qp_type)]byte{}
+	_ [unsafe.Offsetof(SendWR{}.Imm)]byte      = [C.GV_IMM]byte{}
 	_ [unsafe.Sizeof(RecvWR{})]byte            = [unsafe.Sizeof(cRecv{})]byte{}
 	_ [unsafe.Offsetof(RecvWR{}.WRID)]byte     = [unsafe.Offsetof(cRecv{}.wr_id)]byte{}
 	_ [unsafe.Offsetof(RecvWR{}.Next)]byte     = [unsafe.Offsetof(cRecv{}.next)]byte{}
@@ -49,4 +50,31 @@ var (
 	_ [unsafe.Offsetof(WC{}.SLID)]byte         = [unsafe.Offsetof(cWC{}.slid)]byte{}
 	_ [unsafe.Offsetof(WC{}.SL)]byte           = [unsafe.Offsetof(cWC{}.sl)]byte{}
 	_ [unsafe.Offsetof(WC{}.DLIDPathBits)]byte = [unsafe.Offsetof(cWC{}.dlid_path_bits)]byte{}
+)
+
+// The members of SendWR's unions, likewise.
+const (
+	inWR   = unsafe.Offsetof(SendWR{}.wr)
+	inBind = unsafe.Offsetof(SendWR{}.bind)
+)
+
+var (
+	_ [inWR + unsafe.Offsetof(wrRDMA{}.addr)]byte         = [C.GV_RDMA_ADDR]byte{}
+	_ [inWR + unsafe.Offsetof(wrRDMA{}.rkey)]byte         = [C.GV_RDMA_RKEY]byte{}
+	_ [inWR + unsafe.Offsetof(wrAtomic{}.addr)]byte       = [C.GV_ATOMIC_ADDR]byte{}
+	_ [inWR + unsafe.Offsetof(wrAtomic{}.compareAdd)]byte = [C.GV_ATOMIC_COMPARE_ADD]byte{}
+	_ [inWR + unsafe.Offsetof(wrAtomic{}.swap)]byte       = [C.GV_ATOMIC_SWAP]byte{}
+	_ [inWR + unsafe.Offsetof(wrAtomic{}.rkey)]byte       = [C.GV_ATOMIC_RKEY]byte{}
+	_ [inWR + unsafe.Offsetof(wrUD{}.ah)]byte             = [C.GV_UD_AH]byte{}
+	_ [inWR + unsafe.Offsetof(wrUD{}.qpn)]byte            = [C.GV_UD_QPN]byte{}
+	_ [inWR + unsafe.Offsetof(wrUD{}.qkey)]byte           = [C.GV_UD_QKEY]byte{}
+	_ [inBind + unsafe.Offsetof(wrBind{}.mw)]byte         = [C.GV_BIND_MW]byte{}
+	_ [inBind + unsafe.Offsetof(wrBind{}.rkey)]byte       = [C.GV_BIND_RKEY]byte{}
+	_ [inBind + unsafe.Offsetof(wrBind{}.mr)]byte         = [C.GV_BIND_MR]byte{}
+	_ [inBind + unsafe.Offsetof(wrBind{}.addr)]byte       = [C.GV_BIND_ADDR]byte{}
+	_ [inBind + unsafe.Offsetof(wrBind{}.length)]byte     = [C.GV_BIND_LENGTH]byte{}
+	_ [inBind + unsafe.Offsetof(wrBind{}.access)]byte     = [C.GV_BIND_ACCESS]byte{}
+
+	_ [unsafe.Sizeof(SendWR{}.wr)]byte   = [unsafe.Sizeof(wrAtomic{})]byte{}
+	_ [unsafe.Sizeof(SendWR{}.bind)]byte = [unsafe.Sizeof(wrBind{})]byte{}
 )

@@ -5,6 +5,11 @@ package cverbs
 // #include "shims.h"
 import "C"
 
+import (
+	"syscall"
+	"unsafe"
+)
+
 // AllocPD stands for ibv_alloc_pd.
 func AllocPD(c Context) (PD, error) {
 	p, err := C.ibv_alloc_pd(c.p)
@@ -27,6 +32,43 @@ func RegMR(pd PD, addr uintptr, length int, access uint32) (MR, error) {
 	}
 	return MR{p}, nil
 }
+
+// RegMRIOVA stands for ibv_reg_mr_iova: as RegMR, but work requests and peers name the
+// memory by addresses from iova on.
+func RegMRIOVA(pd PD, addr uintptr, length int, iova uint64, access uint32) (MR, error) {
+	p, err := C.gv_reg_mr_iova(pd.p, C.uintptr_t(addr), C.size_t(length), C.uint64_t(iova), C.uint(access))
+	if p == nil {
+		return MR{}, failed(err)
+	}
+	return MR{p}, nil
+}
+
+// RegDMABufMR stands for ibv_reg_dmabuf_mr.
+func RegDMABufMR(pd PD, fd int, offset, length, iova uint64, access uint32) (MR, error) {
+	p, err := C.ibv_reg_dmabuf_mr(pd.p, C.uint64_t(offset), C.size_t(length), C.uint64_t(iova), C.int(fd), C.int(access))
+	if p == nil {
+		return MR{}, failed(err)
+	}
+	return MR{p}, nil
+}
+
+// ReregMR stands for ibv_rereg_mr. With an error, code is one of C's enum
+// ibv_rereg_mr_err_code and the error the errno that was left, EPROTO for none. The keys
+// may have changed.
+func ReregMR(mr MR, flags uint32, pd PD, addr uintptr, length int, access uint32) (code int32, err error) {
+	var left C.int
+	rc := C.gv_rereg_mr(mr.p, C.int(flags), pd.p, C.uintptr_t(addr), C.size_t(length), C.uint(access), &left)
+	switch {
+	case rc == 0:
+		return 0, nil
+	case left == 0:
+		return int32(rc), syscall.EPROTO
+	}
+	return int32(rc), syscall.Errno(left)
+}
+
+// MRAddr returns the address that SetBind takes.
+func MRAddr(mr MR) uintptr { return uintptr(unsafe.Pointer(mr.p)) }
 
 // Keys returns the lkey and the rkey of a memory region.
 func Keys(mr MR) (lkey, rkey uint32) { return uint32(mr.p.lkey), uint32(mr.p.rkey) }

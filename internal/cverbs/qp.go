@@ -7,11 +7,13 @@ import "C"
 
 import "unsafe"
 
-// CreateQP stands for ibv_create_qp. It returns the capacities that were granted.
-func CreateQP(pd PD, send, recv CQ, typ int32, signalAll bool, ask QPCap) (qp QP, granted QPCap, err error) {
+// CreateQP stands for ibv_create_qp. A zero srq is none. It returns the capacities that
+// were granted.
+func CreateQP(pd PD, send, recv CQ, srq SRQ, typ int32, signalAll bool, ask QPCap) (qp QP, granted QPCap, err error) {
 	init := C.struct_ibv_qp_init_attr{
 		send_cq: send.p,
 		recv_cq: recv.p,
+		srq:     srq.p,
 		cap:     capToC(ask),
 		qp_type: C.enum_ibv_qp_type(typ),
 	}

@@ -8,6 +8,8 @@
 #define GOVERBS_SHIMS_H
 
 #include <errno.h>
+#include <poll.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,11 +63,74 @@ static inline struct ibv_mr *gv_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t
 	return ibv_reg_mr(pd, (void *)addr, length, access);
 }
 
+static inline struct ibv_mr *gv_reg_mr_iova(struct ibv_pd *pd, uintptr_t addr, size_t length, uint64_t iova,
+					    unsigned int access)
+{
+	return ibv_reg_mr_iova(pd, (void *)addr, length, iova, access);
+}
+
+/* Returns C's own result code; *err is what the failed call left in errno, or 0. */
+static inline int gv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, uintptr_t addr, size_t length,
+			      unsigned int access, int *err)
+{
+	errno = 0;
+	int code = ibv_rereg_mr(mr, flags, pd, (void *)addr, length, access);
+
+	*err = errno;
+	return code;
+}
+
+static inline struct ibv_mw *gv_alloc_mw(struct ibv_pd *pd, int type)
+{
+	errno = 0;
+	return ibv_alloc_mw(pd, type);
+}
+
+static inline int gv_dealloc_mw(struct ibv_mw *mw) { return GV_RC(ibv_dealloc_mw(mw)); }
+
+static inline int gv_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, uint64_t wr_id, unsigned int flags,
+			     struct ibv_mr *mr, uint64_t addr, uint64_t length, unsigned int access)
+{
+	struct ibv_mw_bind bind = {
+		.wr_id = wr_id,
+		.send_flags = flags,
+		.bind_info = { .mr = mr, .addr = addr, .length = length, .mw_access_flags = access },
+	};
+
+	return GV_RC(ibv_bind_mw(qp, mw, &bind));
+}
+
 static inline int gv_close_device(struct ibv_context *ctx) { return GV_RC(ibv_close_device(ctx)); }
 static inline int gv_dealloc_pd(struct ibv_pd *pd) { return GV_RC(ibv_dealloc_pd(pd)); }
 static inline int gv_dereg_mr(struct ibv_mr *mr) { return GV_RC(ibv_dereg_mr(mr)); }
 static inline int gv_destroy_cq(struct ibv_cq *cq) { return GV_RC(ibv_destroy_cq(cq)); }
 static inline int gv_destroy_qp(struct ibv_qp *qp) { return GV_RC(ibv_destroy_qp(qp)); }
+
+static inline int gv_destroy_ah(struct ibv_ah *ah) { return GV_RC(ibv_destroy_ah(ah)); }
+static inline int gv_destroy_srq(struct ibv_srq *srq) { return GV_RC(ibv_destroy_srq(srq)); }
+
+static inline int gv_init_ah_from_wc(struct ibv_context *ctx, uint8_t port, const void *wc, const void *grh,
+				     struct ibv_ah_attr *attr)
+{
+	struct ibv_wc own_wc;
+	struct ibv_grh own_grh;
+
+	memcpy(&own_wc, wc, sizeof(own_wc));
+	memcpy(&own_grh, grh, sizeof(own_grh));
+	memset(attr, 0, sizeof(*attr));
+	return GV_RC(ibv_init_ah_from_wc(ctx, port, &own_wc, &own_grh, attr));
+}
+
+static inline int gv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask)
+{
+	return GV_RC(ibv_modify_srq(srq, attr, mask));
+}
+
+static inline int gv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr)
+{
+	memset(attr, 0, sizeof(*attr));
+	return GV_RC(ibv_query_srq(srq, attr));
+}
 
 static inline int gv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
@@ -112,10 +177,87 @@ static inline uint64_t gv_post_recv(uintptr_t qp, uintptr_t wr, uint32_t n)
 	return gv_pack(rc, (uintptr_t)bad, wr, sizeof(*bad), n);
 }
 
+static inline uint64_t gv_post_srq_recv(uintptr_t srq, uintptr_t wr, uint32_t n)
+{
+	struct ibv_recv_wr *bad = NULL;
+	int rc = GV_RC(ibv_post_srq_recv((struct ibv_srq *)srq, (struct ibv_recv_wr *)wr, &bad));
+
+	return gv_pack(rc, (uintptr_t)bad, wr, sizeof(*bad), n);
+}
+
 /* The number of completions, or a negative number without a meaning. */
 static inline int gv_poll_cq(uintptr_t cq, uintptr_t wc, int n)
 {
 	return ibv_poll_cq((struct ibv_cq *)cq, n, (struct ibv_wc *)wc);
 }
+
+/*
+ * Takes one asynchronous event and acknowledges it, without waiting: EAGAIN where
+ * there is none. The element's address is only a number once it is acknowledged.
+ */
+static inline int gv_take_async_event(struct ibv_context *ctx, int *type, uintptr_t *element, int *port)
+{
+	struct pollfd fd = { .fd = ctx->async_fd, .events = POLLIN };
+	struct ibv_async_event e;
+	int ready;
+
+	do
+		ready = poll(&fd, 1, 0);
+	while (ready == -1 && errno == EINTR);
+	if (ready <= 0)
+		return ready ? errno : EAGAIN;
+	errno = 0;
+	if (ibv_get_async_event(ctx, &e))
+		return errno ? errno : EPROTO;
+	*type = e.event_type;
+	*element = 0;
+	*port = 0;
+	switch (e.event_type) {
+	case IBV_EVENT_CQ_ERR:
+		*element = (uintptr_t)e.element.cq;
+		break;
+	case IBV_EVENT_QP_FATAL:
+	case IBV_EVENT_QP_REQ_ERR:
+	case IBV_EVENT_QP_ACCESS_ERR:
+	case IBV_EVENT_COMM_EST:
+	case IBV_EVENT_SQ_DRAINED:
+	case IBV_EVENT_PATH_MIG:
+	case IBV_EVENT_PATH_MIG_ERR:
+	case IBV_EVENT_QP_LAST_WQE_REACHED:
+		*element = (uintptr_t)e.element.qp;
+		break;
+	case IBV_EVENT_SRQ_ERR:
+	case IBV_EVENT_SRQ_LIMIT_REACHED:
+		*element = (uintptr_t)e.element.srq;
+		break;
+	case IBV_EVENT_WQ_FATAL:
+		*element = (uintptr_t)e.element.wq;
+		break;
+	default:
+		*port = e.element.port_num;
+	}
+	ibv_ack_async_event(&e);
+	return 0;
+}
+
+/* Where the members of ibv_send_wr's unions are, which have no names in cgo. */
+enum {
+	GV_IMM = offsetof(struct ibv_send_wr, imm_data),
+	GV_RDMA_ADDR = offsetof(struct ibv_send_wr, wr.rdma.remote_addr),
+	GV_RDMA_RKEY = offsetof(struct ibv_send_wr, wr.rdma.rkey),
+	GV_ATOMIC_ADDR = offsetof(struct ibv_send_wr, wr.atomic.remote_addr),
+	GV_ATOMIC_COMPARE_ADD = offsetof(struct ibv_send_wr, wr.atomic.compare_add),
+	GV_ATOMIC_SWAP = offsetof(struct ibv_send_wr, wr.atomic.swap),
+	GV_ATOMIC_RKEY = offsetof(struct ibv_send_wr, wr.atomic.rkey),
+	GV_UD_AH = offsetof(struct ibv_send_wr, wr.ud.ah),
+	GV_UD_QPN = offsetof(struct ibv_send_wr, wr.ud.remote_qpn),
+	GV_UD_QKEY = offsetof(struct ibv_send_wr, wr.ud.remote_qkey),
+	GV_BIND_MW = offsetof(struct ibv_send_wr, bind_mw.mw),
+	GV_BIND_RKEY = offsetof(struct ibv_send_wr, bind_mw.rkey),
+	GV_BIND_MR = offsetof(struct ibv_send_wr, bind_mw.bind_info.mr),
+	GV_BIND_ADDR = offsetof(struct ibv_send_wr, bind_mw.bind_info.addr),
+	GV_BIND_LENGTH = offsetof(struct ibv_send_wr, bind_mw.bind_info.length),
+	GV_BIND_ACCESS = offsetof(struct ibv_send_wr, bind_mw.bind_info.mw_access_flags),
+};
 
 #endif

@@ -9,11 +9,29 @@ import (
 	"unsafe"
 )
 
+func CreateAH(PD, AHAttr) (r0 AH, _ error) { return r0, ErrNoCgo }
+
+func DestroyAH(AH) error { return ErrNoCgo }
+
+func AHHandle(AH) (r0 uint32) { return r0 }
+
+func AHAddr(AH) (r0 uintptr) { return r0 }
+
+const GRHSize = 40
+
+func InitAHFromWC(Context, uint8, WC, [GRHSize]byte) (r0 AHAttr, _ error) { return r0, ErrNoCgo }
+
+func TakeAsyncEvent(Context) (r0 AsyncEvent, _ error) { return r0, ErrNoCgo }
+
+func AsyncFD(Context) (r0 int) { return r0 }
+
 func Constants() (r0 map[string]int64) { return r0 }
 
 func PostSend(uintptr, *Scratch[SendWR], int) (r0 int, r1 syscall.Errno) { return r0, r1 }
 
 func PostRecv(uintptr, *Scratch[RecvWR], int) (r0 int, r1 syscall.Errno) { return r0, r1 }
+
+func PostSRQRecv(uintptr, *Scratch[RecvWR], int) (r0 int, r1 syscall.Errno) { return r0, r1 }
 
 func PollCQ(uintptr, *Scratch[WC], int) (r0 int) { return r0 }
 
@@ -45,11 +63,37 @@ type CQ struct{ p *struct{} }
 
 type QP struct{ p *struct{} }
 
+type SRQ struct{ p *struct{} }
+
+type AH struct{ p *struct{} }
+
+type MW struct{ p *struct{} }
+
+func AllocMW(PD, int32) (r0 MW, r1 uint32, _ error) { return r0, r1, ErrNoCgo }
+
+func DeallocMW(MW) error { return ErrNoCgo }
+
+func MWRKey(MW) (r0 uint32) { return r0 }
+
+func MWAddr(MW) (r0 uintptr) { return r0 }
+
+func BindMW(QP, MW, uint64, uint32, MR, uint64, uint64, uint32) (r0 uint32, _ error) {
+	return r0, ErrNoCgo
+}
+
 func AllocPD(Context) (r0 PD, _ error) { return r0, ErrNoCgo }
 
 func DeallocPD(PD) error { return ErrNoCgo }
 
 func RegMR(PD, uintptr, int, uint32) (r0 MR, _ error) { return r0, ErrNoCgo }
+
+func RegMRIOVA(PD, uintptr, int, uint64, uint32) (r0 MR, _ error) { return r0, ErrNoCgo }
+
+func RegDMABufMR(PD, int, uint64, uint64, uint64, uint32) (r0 MR, _ error) { return r0, ErrNoCgo }
+
+func ReregMR(MR, uint32, PD, uintptr, int, uint32) (r0 int32, _ error) { return r0, ErrNoCgo }
+
+func MRAddr(MR) (r0 uintptr) { return r0 }
 
 func Keys(MR) (r0 uint32, r1 uint32) { return r0, r1 }
 
@@ -63,7 +107,9 @@ func PDHandle(PD) (r0 uint32) { return r0 }
 
 func CQHandle(CQ) (r0 uint32) { return r0 }
 
-func CreateQP(PD, CQ, CQ, int32, bool, QPCap) (r0 QP, r1 QPCap, _ error) { return r0, r1, ErrNoCgo }
+func CreateQP(PD, CQ, CQ, SRQ, int32, bool, QPCap) (r0 QP, r1 QPCap, _ error) {
+	return r0, r1, ErrNoCgo
+}
 
 func DestroyQP(QP) error { return ErrNoCgo }
 
@@ -78,3 +124,15 @@ func CachedState(QP) (r0 int32) { return r0 }
 func QPAddr(QP) (r0 uintptr) { return r0 }
 
 func CQAddr(CQ) (r0 uintptr) { return r0 }
+
+func CreateSRQ(PD, SRQAttr) (r0 SRQ, r1 SRQAttr, _ error) { return r0, r1, ErrNoCgo }
+
+func ModifySRQ(SRQ, SRQAttr, uint32) error { return ErrNoCgo }
+
+func QuerySRQ(SRQ) (r0 SRQAttr, _ error) { return r0, ErrNoCgo }
+
+func DestroySRQ(SRQ) error { return ErrNoCgo }
+
+func SRQHandle(SRQ) (r0 uint32) { return r0 }
+
+func SRQAddr(SRQ) (r0 uintptr) { return r0 }

@@ -160,3 +160,17 @@ type QPAttr struct {
 	RetryCount, RNRRetry        uint8
 	RateLimit                   uint32
 }
+
+// SRQAttr holds struct ibv_srq_attr.
+type SRQAttr struct {
+	MaxWR, MaxSGE, Limit uint32
+}
+
+// AsyncEvent holds struct ibv_async_event. Element is the address of the queue that
+// it is about, as QPAddr, CQAddr or SRQAddr return it, or 0. The event is acknowledged:
+// the queue may be gone, and its address be another's, where nothing else keeps it.
+type AsyncEvent struct {
+	Type    int32
+	Port    int32 // of the events that are about no queue
+	Element uintptr
+}

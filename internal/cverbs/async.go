@@ -1,0 +1,22 @@
+//go:build cgo && linux && (amd64 || arm64 || loong64 || ppc64le || riscv64 || s390x)
+
+package cverbs
+
+// #include "shims.h"
+import "C"
+
+// TakeAsyncEvent stands for ibv_get_async_event and ibv_ack_async_event. It does not
+// wait: where there is no event it fails with EAGAIN. One caller at a time per context,
+// or the one that comes too late waits for the next event.
+func TakeAsyncEvent(c Context) (AsyncEvent, error) {
+	var typ, port C.int
+	var element C.uintptr_t
+	if err := errnoOf(C.gv_take_async_event(c.p, &typ, &element, &port)); err != nil {
+		return AsyncEvent{}, err
+	}
+	return AsyncEvent{Type: int32(typ), Port: int32(port), Element: uintptr(element)}, nil
+}
+
+// AsyncFD returns the file descriptor that is readable while TakeAsyncEvent has an
+// event to take. The context owns it.
+func AsyncFD(c Context) int { return int(c.p.async_fd) }
