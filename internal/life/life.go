@@ -6,6 +6,9 @@
 // child of its parents from before its C object is made until after it is
 // destroyed, so a parent can never go first.
 //
+// An object whose handle was dropped without Close is closed by the reaper, in the
+// same order: see Guard.
+//
 // All functions may be called from several goroutines.
 package life
 
@@ -13,6 +16,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"runtime"
 	"slices"
@@ -52,7 +56,8 @@ const (
 )
 
 // One lock for the whole graph: making and closing objects is rare and each
-// costs a system call, and no lock order has to be kept between nodes.
+// costs a system call, and no lock order has to be kept between nodes. Nothing of an
+// object is called with it held, so that it may be taken under an object's locks.
 var (
 	mu       sync.Mutex
 	changed  = sync.NewCond(&mu)
@@ -68,10 +73,13 @@ type Node struct {
 	seq        uint64
 	destroy    func() error
 	parents    []*Node
-	children   map[*Node]struct{}
+	children   map[*Node]int // how often each is one
 	state      state
 	users      int
 	stack      []uintptr
+	dropped    atomic.Bool // set under the lock
+	may        func() Verdict
+	fate       fate
 }
 
 // Init enters n into the graph below its parents; destroy is what Close will run.
@@ -82,17 +90,14 @@ func (n *Node) Init(kind string, destroy func() error, parents ...*Node) error {
 	mu.Lock()
 	defer mu.Unlock()
 	for _, p := range parents {
-		if p.state != open {
-			return fmt.Errorf("%s: %w", p.label(), ErrClosed)
+		if err := p.mayAdopt(); err != nil {
+			return err
 		}
 	}
 	sequence++
 	n.kind, n.seq, n.destroy, n.parents = kind, sequence, destroy, slices.Clone(parents)
 	for _, p := range parents {
-		if p.children == nil {
-			p.children = map[*Node]struct{}{}
-		}
-		p.children[n] = struct{}{}
+		p.adopt(n)
 	}
 	if traced.Load() {
 		pcs := make([]uintptr, 32)
@@ -100,6 +105,57 @@ func (n *Node) Init(kind string, destroy func() error, parents ...*Node) error {
 	}
 	live[n] = struct{}{}
 	return nil
+}
+
+// Attach makes n a child of one more parent, until Detach or until n is closed. It
+// counts: a child that was attached twice, or that Init made a child and Attach
+// again, stays one until as many calls of Detach. It fails with an error that
+// matches ErrClosed, naming the node, if the parent is closed or being closed, or n
+// is closed. It may be called under a lock that a destroy takes.
+func (n *Node) Attach(parent *Node) error {
+	mu.Lock()
+	defer mu.Unlock()
+	if n.state == closed {
+		return fmt.Errorf("%s: %w", n.label(), ErrClosed)
+	}
+	if err := parent.mayAdopt(); err != nil {
+		return err
+	}
+	n.parents = append(n.parents, parent)
+	parent.adopt(n)
+	return nil
+}
+
+// Detach undoes one Attach. It does nothing if n is no child of the parent, as when n
+// was closed meanwhile. It may be called under a lock that a destroy takes.
+func (n *Node) Detach(parent *Node) {
+	mu.Lock()
+	defer mu.Unlock()
+	if i := slices.Index(n.parents, parent); i >= 0 {
+		n.parents = slices.Delete(n.parents, i, i+1)
+		parent.release(n)
+	}
+}
+
+func (n *Node) mayAdopt() error {
+	if n.state != open {
+		return fmt.Errorf("%s: %w", n.label(), ErrClosed)
+	}
+	return nil
+}
+
+func (n *Node) adopt(child *Node) {
+	if n.children == nil {
+		n.children = map[*Node]int{}
+	}
+	n.children[child]++
+}
+
+func (n *Node) release(child *Node) {
+	if n.children[child]--; n.children[child] == 0 {
+		delete(n.children, child)
+		n.dueIfDropped()
+	}
 }
 
 // Ready says that the object is made, and sets what tells it from others of its
@@ -154,6 +210,7 @@ func (n *Node) Done() {
 	n.users--
 	if n.users == 0 {
 		changed.Broadcast()
+		n.dueIfDropped()
 	}
 }
 
@@ -171,12 +228,24 @@ func (n *Node) Close() error {
 		return nil
 	}
 	if len(n.children) > 0 {
-		return &BusyError{Children: labels(n.children, (*Node).label)}
+		return &BusyError{Children: labels(maps.Keys(n.children), (*Node).nameForOthers)}
 	}
+	byHand := !n.dropped.Load() // also if the handle is dropped during the rest
 	n.state = closing
 	for n.users > 0 {
 		changed.Wait()
 	}
+	err := n.end()
+	if err == nil && byHand {
+		n.fate.reported = true // there is nothing to tell
+	}
+	n.dueIfDropped()
+	return err
+}
+
+// end runs the destroy of a node that is closing. It is called with the lock held
+// and lets it go meanwhile.
+func (n *Node) end() error {
 	mu.Unlock()
 	err := n.destroy()
 	mu.Lock()
@@ -200,7 +269,7 @@ func (n *Node) closeAll(tried map[*Node]bool) error {
 	}
 	tried[n] = true
 	mu.Lock()
-	children := byAge(n.children)
+	children := byAge(maps.Keys(n.children))
 	mu.Unlock()
 	var errs []error
 	for _, c := range slices.Backward(children) {
@@ -215,22 +284,20 @@ func (n *Node) closeAll(tried map[*Node]bool) error {
 func (n *Node) remove() {
 	n.state = closed
 	for _, p := range n.parents {
-		delete(p.children, n)
+		p.release(n)
 	}
 	n.parents = nil
 	delete(live, n)
 }
 
 // byAge returns nodes, oldest first.
-func byAge(set map[*Node]struct{}) []*Node {
-	nodes := slices.Collect(maps.Keys(set))
-	slices.SortFunc(nodes, func(a, b *Node) int { return cmp.Compare(a.seq, b.seq) })
-	return nodes
+func byAge(nodes iter.Seq[*Node]) []*Node {
+	return slices.SortedFunc(nodes, func(a, b *Node) int { return cmp.Compare(a.seq, b.seq) })
 }
 
-func labels(set map[*Node]struct{}, label func(*Node) string) []string {
+func labels(nodes iter.Seq[*Node], label func(*Node) string) []string {
 	var out []string
-	for _, n := range byAge(set) {
+	for _, n := range byAge(nodes) {
 		out = append(out, label(n))
 	}
 	return out
@@ -239,26 +306,45 @@ func labels(set map[*Node]struct{}, label func(*Node) string) []string {
 // Trace sets whether nodes made from now on keep the stack that made them.
 func Trace(on bool) { traced.Store(on) }
 
-// Report describes every open object, oldest first, with the stack that made it
-// where Trace was on.
+// Report describes every open object, oldest first: whether it was dropped without
+// Close and what the reaper waits for then, and the stack that made it where Trace
+// was on.
 func Report() []string {
 	mu.Lock()
 	defer mu.Unlock()
-	return labels(live, (*Node).describe)
+	return labels(maps.Keys(live), (*Node).describe)
 }
 
 func (n *Node) describe() string {
-	if len(n.stack) == 0 {
-		return n.label()
+	s := n.nameForOthers()
+	if n.fate.why != "" {
+		s += ", " + n.fate.why
 	}
-	var b strings.Builder
-	b.WriteString(n.label() + ", made at")
-	frames := runtime.CallersFrames(n.stack)
-	for {
+	if made := n.made(); made != "" {
+		s += ", made at\n\t" + strings.ReplaceAll(made, "\n", "\n\t")
+	}
+	return s
+}
+
+// nameForOthers says too why one looks in vain for the handle.
+func (n *Node) nameForOthers() string {
+	if n.dropped.Load() {
+		return n.label() + " (dropped without Close)"
+	}
+	return n.label()
+}
+
+// made returns the stack that made n, a call a line, or "" if it was not kept.
+func (n *Node) made() string {
+	if len(n.stack) == 0 {
+		return ""
+	}
+	var lines []string
+	for frames := runtime.CallersFrames(n.stack); ; {
 		f, more := frames.Next()
-		fmt.Fprintf(&b, "\n\t%s %s:%d", f.Function, f.File, f.Line)
+		lines = append(lines, fmt.Sprintf("%s %s:%d", f.Function, f.File, f.Line))
 		if !more {
-			return b.String()
+			return strings.Join(lines, "\n")
 		}
 	}
 }

@@ -1,0 +1,26 @@
+package ibv
+
+import (
+	"log/slog"
+
+	"github.com/goverbs/goverbs/internal/life"
+)
+
+// SetLogger sets where the library reports what no call can return: that an object was
+// dropped without Close, which is a leak to mend, and what became of it. The
+// default is slog.Default, as it is at the time of the report; nil silences the
+// reports. It may be called at any time, from any goroutine, and holds for all devices.
+//
+// Each object is reported once, at level Warn, when it is decided what becomes of it: it
+// was closed by the library, after everything that used it, or it is kept open, and
+// why. An object that cannot be closed at first is tried some more times, which is
+// one more report. The attributes are strings:
+//
+//   - object: which it was, as its String method says: "QP 0x11 of rxe0"
+//   - reason: why it is still open
+//   - made: the stack that made it, a call a line, where those are kept
+//
+// The logger's handler is called from a goroutine of the library, one report at a
+// time and without any lock, and holds up the closing of other dropped objects until
+// it returns.
+func SetLogger(l *slog.Logger) { life.SetLogger(l) }
