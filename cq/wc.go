@@ -1,6 +1,9 @@
 package cq
 
 import (
+	"syscall"
+
+	"github.com/goverbs/goverbs/ibv"
 	"github.com/goverbs/goverbs/internal/cverbs"
 	"github.com/goverbs/goverbs/internal/inflight"
 )
@@ -87,3 +90,28 @@ func (wc *WC) SLID() uint16 { return wc.c.SLID }
 
 // SL returns the service level of a UD receive.
 func (wc *WC) SL() uint8 { return wc.c.SL }
+
+// AHAttr returns the way back to the sender of a UD receive, for ibv's CreateAH. grh is
+// the memory of the receive, of which the first 40 bytes count where HasGRH, and must be
+// unchanged since; port is the port of the own queue pair. The sender's QP number is
+// SrcQP.
+//
+// Its errors match EINVAL: the completion failed or is no receive, it has no GRH though
+// the port is RoCE, or grh is too short. Any other is the library's: the GRH names no
+// GID of the port.
+//
+// Implements: ibv_init_ah_from_wc
+func (wc *WC) AHAttr(ctx *ibv.Context, grh []byte, port uint8) (ibv.AHAttr, error) {
+	refuse := func(reason string) (ibv.AHAttr, error) {
+		return ibv.AHAttr{}, &ibv.OpError{Op: "ibv_init_ah_from_wc", Err: syscall.EINVAL, Reason: reason}
+	}
+	switch {
+	case ctx.Core() == nil:
+		return refuse("no device: the Context is nil")
+	case wc.Status != StatusSuccess:
+		return refuse("a failed completion does not say who sent: look at its Err")
+	case !wc.IsRecv():
+		return refuse("the completion is of no receive")
+	}
+	return ctx.InitAHFromWC(wc.c, grh, port)
+}

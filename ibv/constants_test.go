@@ -126,6 +126,8 @@ func TestEnumsHaveCsValues(t *testing.T) {
 		"IBV_SEND_SOLICITED":               int64(ibv.SendSolicited),
 		"IBV_SEND_INLINE":                  int64(ibv.SendInline),
 		"IBV_WR_SEND":                      int64(ibv.OpSend) - 1,
+		"IBV_SRQ_MAX_WR":                   int64(ibv.SRQMaxWR),
+		"IBV_SRQ_LIMIT":                    int64(ibv.SRQLimit),
 	} {
 		want, ok := c[name]
 		assert.True(t, ok, name)

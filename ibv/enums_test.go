@@ -57,7 +57,7 @@ func TestFlagNames(t *testing.T) {
 		names []string
 		flags int
 	}{
-		{accessNames, 11}, {deviceCapNames, 26}, {attrNames, 22},
+		{accessNames, 11}, {deviceCapNames, 26}, {attrNames, 22}, {srqAttrNames, 2},
 	} {
 		seen := map[string]int{}
 		for bit, name := range test.names {

@@ -134,14 +134,18 @@ func (q *qpState) whyNotModified(attr *QPAttr, mask QPAttrMask, err error) strin
 	if mask&AttrAV == 0 {
 		return ""
 	}
-	own := fmt.Sprintf("own GID index %d, which port %d does not have", attr.AH.GRH.SGIDIndex, attr.AH.Port)
-	ctx := Context{q.pd.Ctx}
-	entries, tableErr := ctx.GIDTable()
+	return (&Context{q.pd.Ctx}).pathReason(&attr.AH, err)
+}
+
+// pathReason names both ends of a path that the device refused.
+func (c *Context) pathReason(ah *AHAttr, err error) string {
+	own := fmt.Sprintf("own GID index %d, which port %d does not have", ah.GRH.SGIDIndex, ah.Port)
+	entries, tableErr := c.GIDTable()
 	if tableErr != nil {
 		return ""
 	}
 	for _, e := range entries {
-		if e.Index == uint32(attr.AH.GRH.SGIDIndex) && e.Port == attr.AH.Port {
+		if e.Index == uint32(ah.GRH.SGIDIndex) && e.Port == ah.Port {
 			own = "own " + e.label()
 		}
 	}
@@ -149,7 +153,7 @@ func (q *qpState) whyNotModified(attr *QPAttr, mask QPAttrMask, err error) strin
 	if errors.Is(err, syscall.ETIMEDOUT) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) {
 		hint = "the peer's address could not be resolved from there: choose a GID whose address has a route to it"
 	}
-	return fmt.Sprintf("the path from %s to peer GID %v; %s", own, attr.AH.GRH.DGID, hint)
+	return fmt.Sprintf("the path from %s to peer GID %v; %s", own, ah.GRH.DGID, hint)
 }
 
 // Query returns the attributes that mask names, and those that the provider gives

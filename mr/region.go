@@ -15,8 +15,8 @@ import (
 	"github.com/goverbs/goverbs/internal/life"
 )
 
-// Region is registered memory: a memory region. Its methods may be called from
-// several goroutines; its bytes follow the rules of the package.
+// Region is registered memory: a memory region. Its methods, but for Rereg, may be
+// called from several goroutines; its bytes follow the rules of the package.
 //
 // Implements: ibv_mr
 type Region struct{ s *regionState }
@@ -24,16 +24,20 @@ type Region struct{ s *regionState }
 type regionState struct {
 	life.Node
 	h      cverbs.MR
-	ctx    *core.Context
-	mem    []byte
-	addr   uint64
+	pd     *core.PD
+	buf    *bufferState // that mem is, or nil
+	mem    []byte       // nil for a dma-buf
+	length int
+	addr   uint64 // by which work requests and peers name the first byte
+	fixed  bool   // addr was chosen when registering, it is not where mem was
 	lkey   uint32
 	rkey   uint32
 	access ibv.AccessFlags
 	pages  []byte         // allocated for the region alone, and freed with it
 	pin    runtime.Pinner // for memory that a Go slice owns
 
-	closed atomic.Bool // deregistered
+	closed  atomic.Bool // deregistered
+	spoiled bool        // a failed Rereg left no registration that holds
 }
 
 // Register registers a whole buffer with a protection domain. The buffer stays the
@@ -46,9 +50,9 @@ type regionState struct {
 // Implements: ibv_reg_mr
 func Register(pd *ibv.PD, buf *Buffer, access ibv.AccessFlags) (*Region, error) {
 	if buf == nil {
-		return nil, regError(pd, syscall.EINVAL, "no memory: the Buffer is nil")
+		return nil, regError(opReg, pd, syscall.EINVAL, noBuffer)
 	}
-	return register(pd, &regionState{mem: buf.Bytes(), access: access}, &buf.s.Node)
+	return register(opReg, pd, &regionState{mem: buf.Bytes(), buf: buf.s, access: access})
 }
 
 // AllocRegion allocates a buffer of size bytes and registers it. Closing the region
@@ -58,7 +62,7 @@ func AllocRegion(pd *ibv.PD, size int, access ibv.AccessFlags) (*Region, error) 
 	if err != nil {
 		return nil, err
 	}
-	region, err := register(pd, &regionState{mem: pages[:size:size], pages: pages, access: access})
+	region, err := register(opReg, pd, &regionState{mem: pages[:size:size], pages: pages, access: access})
 	if err != nil {
 		return nil, errors.Join(err, unmapMemory(pages))
 	}
@@ -74,46 +78,86 @@ func AllocRegion(pd *ibv.PD, size int, access ibv.AccessFlags) (*Region, error) 
 // Implements: ibv_reg_mr
 func RegisterSlice(pd *ibv.PD, b []byte, access ibv.AccessFlags) (*Region, error) {
 	if len(b) == 0 {
-		return nil, regError(pd, syscall.EINVAL, "no memory: the slice is empty")
+		return nil, regError(opReg, pd, syscall.EINVAL, "no memory: the slice is empty")
 	}
 	s := &regionState{mem: b[:len(b):len(b)], access: access}
 	s.pin.Pin(unsafe.SliceData(b))
-	region, err := register(pd, s)
+	region, err := register(opReg, pd, s)
 	if err != nil {
 		s.pin.Unpin()
 	}
 	return region, err
 }
 
-func register(pd *ibv.PD, s *regionState, parents ...*life.Node) (*Region, error) {
-	c := pd.Core()
-	if c == nil {
-		return nil, regError(pd, syscall.EINVAL, "no protection domain: the PD is nil")
+func register(op string, pd *ibv.PD, s *regionState) (*Region, error) {
+	addr := addrOf(s.mem)
+	s.length = len(s.mem)
+	if !s.fixed {
+		s.setAddr(uint64(addr))
 	}
-	if err := s.access.Check(); err != nil {
-		return nil, regError(pd, syscall.EINVAL, err.Error())
+	c, err := s.begin(op, pd)
+	if err != nil {
+		return nil, err
 	}
-	if err := s.Init("MR", s.destroy, append(parents, &c.Node)...); err != nil {
-		return nil, regError(pd, err, "")
+	if reason := s.checkIOVA(uint64(addr)); reason != "" {
+		s.Discard()
+		return nil, regError(op, pd, syscall.EINVAL, reason)
 	}
-	addr := uintptr(unsafe.Pointer(unsafe.SliceData(s.mem)))
-	h, err := cverbs.RegMR(c.H, addr, len(s.mem), uint32(s.access))
+	var h cverbs.MR
+	if s.fixed {
+		h, err = cverbs.RegMRIOVA(c.H, addr, s.length, s.addr, uint32(s.access))
+	} else {
+		h, err = cverbs.RegMR(c.H, addr, s.length, uint32(s.access))
+	}
 	if err != nil {
 		s.Discard()
-		return nil, refused(pd, s, err)
+		return nil, refused(op, pd, s, err)
 	}
-	s.h, s.ctx = h, c.Ctx
-	s.addr = uint64(addr)
-	s.lkey, s.rkey = cverbs.Keys(h)
-	s.Ready(fmt.Sprintf("lkey %#x of %s", s.lkey, c.Ctx.Name))
-	return &Region{s}, nil
+	return s.finish(h), nil
 }
+
+func addrOf(mem []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(mem))) }
+
+// begin enters the region into the graph, before it is registered.
+func (s *regionState) begin(op string, pd *ibv.PD) (*core.PD, error) {
+	c := pd.Core()
+	if c == nil {
+		return nil, regError(op, pd, syscall.EINVAL, "no protection domain: the PD is nil")
+	}
+	if err := checkAccess(s.access, c.Ctx); err != nil {
+		return nil, regError(op, pd, err.Err, err.Reason)
+	}
+	parents := []*life.Node{&c.Node}
+	if s.buf != nil {
+		parents = append(parents, &s.buf.Node)
+	}
+	if err := s.Init("MR", s.destroy, parents...); err != nil {
+		return nil, regError(op, pd, err, "")
+	}
+	s.pd = c
+	return c, nil
+}
+
+// finish takes over what was registered.
+func (s *regionState) finish(h cverbs.MR) *Region {
+	s.h = h
+	s.lkey, s.rkey = cverbs.Keys(h)
+	s.Ready(s.label())
+	return &Region{s}
+}
+
+func (s *regionState) label() string { return fmt.Sprintf("lkey %#x of %s", s.lkey, s.pd.Ctx.Name) }
 
 // What memlock answers where there is no limit.
 const unlimited = "unlimited"
 
-func regError(pd *ibv.PD, err error, reason string) *ibv.OpError {
-	e := &ibv.OpError{Op: "ibv_reg_mr", Err: err, Reason: reason}
+const (
+	opReg    = "ibv_reg_mr"
+	noBuffer = "no memory: the Buffer is nil"
+)
+
+func regError(op string, pd *ibv.PD, err error, reason string) *ibv.OpError {
+	e := &ibv.OpError{Op: op, Err: err, Reason: reason}
 	if c := pd.Core(); c != nil {
 		e.Object = c.String()
 	}
@@ -122,9 +166,9 @@ func regError(pd *ibv.PD, err error, reason string) *ibv.OpError {
 
 // refused explains an errno of the registration: ENOMEM nearly always is the limit
 // of locked memory, which no message of the kernel says.
-func refused(pd *ibv.PD, s *regionState, err error) error {
-	e := regError(pd, err, "")
-	size := len(s.mem)
+func refused(op string, pd *ibv.PD, s *regionState, err error) error {
+	e := regError(op, pd, err, "")
+	size := s.length
 	switch {
 	case uint64(size) > pd.Core().Ctx.Attr.MaxMRSize:
 		e.Reason = fmt.Sprintf("%d bytes are more than the device's max_mr_size %d", size, pd.Core().Ctx.Attr.MaxMRSize)
@@ -138,6 +182,9 @@ func refused(pd *ibv.PD, s *regionState, err error) error {
 		e.Reason = fmt.Sprintf("the memory is not mapped with the rights that %v needs", s.access)
 	case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.EOPNOTSUPP):
 		e.Reason = fmt.Sprintf("the device refuses the access flags %v", s.access)
+		if s.access&ibv.AccessZeroBased != 0 {
+			e.Reason += "; RegisterIOVA at 0 does the same without ZeroBased"
+		}
 	}
 	return e
 }
@@ -145,7 +192,7 @@ func refused(pd *ibv.PD, s *regionState, err error) error {
 // Bytes returns the registered memory. The slice, and every slice made from it, must
 // not be used after the memory is freed: by the region's Close for AllocRegion.
 //
-// After Close it returns nil.
+// It returns nil after Close, and for a dma-buf, whose memory this process cannot see.
 func (r *Region) Bytes() []byte {
 	if r.s.closed.Load() {
 		return nil
@@ -154,7 +201,7 @@ func (r *Region) Bytes() []byte {
 }
 
 // Len returns the length in bytes.
-func (r *Region) Len() int { return len(r.s.mem) }
+func (r *Region) Len() int { return r.s.length }
 
 // LKey returns the key that SGEs of this process use.
 func (r *Region) LKey() uint32 { return r.s.lkey }
@@ -174,7 +221,7 @@ const maxSGE = 1<<32 - 1
 // panics if the piece is not inside the region, as slicing does, and so after Close. An
 // SGE has at most 4 GiB - 1.
 func (r *Region) SGE(off, n int) ibv.SGE {
-	_ = r.Bytes()[off : off+n]
+	r.s.mustHold(off, n)
 	if uint64(n) > maxSGE {
 		panic(fmt.Sprintf("mr: an SGE of %d bytes is longer than %d", n, uint64(maxSGE)))
 	}
@@ -195,7 +242,7 @@ func (r *Region) Close() error {
 
 func (s *regionState) destroy() error {
 	if !s.closed.Load() {
-		if err := s.ctx.Gone(cverbs.DeregMR(s.h)); err != nil {
+		if err := s.pd.Ctx.Gone(cverbs.DeregMR(s.h)); err != nil {
 			return err
 		}
 		s.closed.Store(true) // if the rest fails, closing again goes on from here

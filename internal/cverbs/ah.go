@@ -20,15 +20,8 @@ func CreateAH(pd PD, a AHAttr) (AH, error) {
 // DestroyAH stands for ibv_destroy_ah.
 func DestroyAH(ah AH) error { return errnoOf(C.gv_destroy_ah(ah.p)) }
 
-// AHHandle returns the kernel's number of an address handle in its context. Providers
-// that make address handles without the kernel give all the same one.
-func AHHandle(ah AH) uint32 { return uint32(ah.p.handle) }
-
 // AHAddr returns the address that SetUD takes.
 func AHAddr(ah AH) uintptr { return uintptr(unsafe.Pointer(ah.p)) }
-
-// GRHSize is how many bytes of a datagram's buffer stand before its data.
-const GRHSize = 40
 
 // InitAHFromWC stands for ibv_init_ah_from_wc: the way back to the sender of the
 // datagram that completed with wc. The GRH is not read where wc says that there is none.

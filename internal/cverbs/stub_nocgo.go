@@ -13,11 +13,7 @@ func CreateAH(PD, AHAttr) (r0 AH, _ error) { return r0, ErrNoCgo }
 
 func DestroyAH(AH) error { return ErrNoCgo }
 
-func AHHandle(AH) (r0 uint32) { return r0 }
-
 func AHAddr(AH) (r0 uintptr) { return r0 }
-
-const GRHSize = 40
 
 func InitAHFromWC(Context, uint8, WC, [GRHSize]byte) (r0 AHAttr, _ error) { return r0, ErrNoCgo }
 

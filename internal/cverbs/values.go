@@ -161,6 +161,9 @@ type QPAttr struct {
 	RateLimit                   uint32
 }
 
+// GRHSize is how many bytes stand before the data in the memory of a datagram's receive.
+const GRHSize = 40
+
 // SRQAttr holds struct ibv_srq_attr.
 type SRQAttr struct {
 	MaxWR, MaxSGE, Limit uint32

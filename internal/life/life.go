@@ -167,6 +167,13 @@ func (n *Node) Ready(name string) {
 	changed.Broadcast()
 }
 
+// Rename sets anew what Ready set.
+func (n *Node) Rename(name string) {
+	mu.Lock()
+	defer mu.Unlock()
+	n.name = name
+}
+
 // String returns the kind and the name: "QP 0x11".
 func (n *Node) String() string {
 	mu.Lock()

@@ -196,3 +196,12 @@ func TestCloseWaitsForTheMaking(t *testing.T) {
 	n.Ready("1")
 	require.NoError(t, <-done)
 }
+
+func TestRename(t *testing.T) {
+	n := new(Node)
+	require.NoError(t, n.Init("MR", func() error { return nil }))
+	n.Ready("0x1")
+	n.Rename("0x2")
+	assert.Equal(t, "MR 0x2", n.String())
+	require.NoError(t, n.Close())
+}
