@@ -36,27 +36,47 @@ int fd_set_raw_fault(struct fd_device *d, const char *verb, int rc, int err, int
 	return 0;
 }
 
+/* How the verb says err. */
+static int told(enum fd_verb verb, int err)
+{
+	switch (verbs[verb].convention) {
+	case FD_MINUS_ONE:
+		return -1;
+	case FD_NEGATIVE:
+		return -err;
+	case FD_REREG:
+		return IBV_REREG_MR_ERR_CMD;
+	default:
+		return err;
+	}
+}
+
 int fd_set_fault(struct fd_device *d, const char *verb, int err, int times)
 {
 	int v = verb_named(verb);
-	int rc = err;
 
-	if (v < 0)
-		return ENOENT;
-	switch (verbs[v].convention) {
-	case FD_MINUS_ONE:
-		rc = -1;
-		break;
-	case FD_NEGATIVE:
-		rc = -err;
-		break;
-	case FD_REREG:
-		rc = IBV_REREG_MR_ERR_CMD;
-		break;
+	return v < 0 ? ENOENT : fd_set_raw_fault(d, verb, told(v, err), err, times);
+}
+
+void fd_unplug(struct fd_device *d)
+{
+	FD_LOCKED(d);
+	d->unplugged = true;
+}
+
+/* What still works without the device: it is done by the program alone, or by the kernel for it. */
+static bool needs_device(enum fd_verb verb)
+{
+	switch (verb) {
+	case FD_close_device:
+	case FD_get_async_event:
+	case FD_get_cq_event:
+	case FD_poll_cq:
+	case FD_req_notify_cq:
+		return false;
 	default:
-		break;
+		return true;
 	}
-	return fd_set_raw_fault(d, verb, rc, err, times);
 }
 
 const char *fd_unused_fault(struct fd_device *d)
@@ -72,6 +92,11 @@ bool fd_fails(struct fd_device *d, enum fd_verb verb, int *rc)
 {
 	struct fd_fault *f = &d->faults[verb];
 
+	if (d->unplugged && needs_device(verb)) {
+		*rc = told(verb, EIO);
+		errno = EIO;
+		return true;
+	}
 	if (!f->times)
 		return false;
 	if (f->times > 0)
@@ -181,6 +206,30 @@ int fd_may_destroy(struct fd_obj *o, enum fd_verb verb)
 	return 0;
 }
 
+static void free_contents(struct fd_obj *o)
+{
+	switch (o->kind) {
+	case FD_CTX:
+		fd_events_close(&((struct fd_ctx *)o)->async);
+		break;
+	case FD_CHANNEL:
+		fd_events_close(&((struct fd_channel *)o)->comp);
+		break;
+	case FD_CQ:
+		fd_cq_clear((struct fd_cq *)o);
+		break;
+	case FD_SRQ:
+		fd_queue_clear(&((struct fd_srq *)o)->rq);
+		break;
+	case FD_QP:
+		fd_queue_clear(&((struct fd_qp *)o)->sq);
+		fd_queue_clear(&((struct fd_qp *)o)->rq);
+		break;
+	default:
+		break;
+	}
+}
+
 void fd_free(struct fd_obj *o)
 {
 	struct fd_device *d = o->ctx->dev;
@@ -199,12 +248,23 @@ void fd_free(struct fd_obj *o)
 		fd_events_drop(&o->ctx->async, o);
 		o->ctx->o.users--;
 	}
+	free_contents(o);
 	/* A compiler may leave out a memset before free, but not this one. */
 	volatile uint8_t *b = (volatile uint8_t *)o;
 
 	for (size_t i = 0, n = sizes[o->kind]; i < n; i++)
 		b[i] = 0xdd;
 	free(o);
+}
+
+void fd_free_all(struct fd_ctx *ctx)
+{
+	for (int kind = FD_NKINDS - 1; kind > FD_CTX; kind--)
+		for (struct fd_obj *o = ctx->dev->objects[kind], *next; o; o = next) {
+			next = o->next;
+			if (o->ctx == ctx)
+				fd_free(o);
+		}
 }
 
 struct fd_obj *fd_find(struct fd_device *d, enum fd_kind kind, uint32_t number)

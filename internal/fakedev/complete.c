@@ -44,6 +44,17 @@ void fd_cq_purge(struct fd_cq *cq, uint64_t qp)
 	}
 }
 
+void fd_cq_clear(struct fd_cq *cq)
+{
+	while (cq->first) {
+		struct fd_cqe *e = cq->first;
+
+		cq->first = e->next;
+		free(e);
+	}
+	free(cq->null.entries);
+}
+
 /* After an overrun the completions that fitted come first. */
 static int poll_cq(struct ibv_cq *ibv, int most, struct ibv_wc *wc)
 {

@@ -185,10 +185,7 @@ struct ibv_context *ibv_open_device(struct ibv_device *device)
 		return NULL;
 	ctx->o.ctx = ctx;
 	ctx->dev = d;
-	if (fd_events_init(&ctx->async)) {
-		fd_free(&ctx->o);
-		return NULL;
-	}
+	fd_events_init(&ctx->async);
 	ctx->v.sz = sizeof(ctx->v);
 	ctx->v.query_device_ex = query_device_ex;
 	ctx->v.query_port = query_port;
@@ -209,13 +206,15 @@ int ibv_close_device(struct ibv_context *context)
 	struct fd_ctx *ctx = fd_ctx_of(context);
 	struct fd_device *d = ctx->dev;
 	FD_LOCKED(d);
+
+	/* The kernel has freed the objects with the device, and so the program could not. */
+	if (d->unplugged)
+		fd_free_all(ctx);
 	int rc = fd_may_destroy(&ctx->o, FD_close_device);
 
-	if (rc)
-		return rc;
-	fd_events_close(&ctx->async);
-	fd_free(&ctx->o);
-	return 0;
+	if (!rc)
+		fd_free(&ctx->o);
+	return rc;
 }
 
 int ibv_query_device(struct ibv_context *ctx, struct ibv_device_attr *attr)

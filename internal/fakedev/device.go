@@ -114,6 +114,11 @@ func (d *Device) FailRaw(verb string, rc int, errno syscall.Errno, times int) {
 	d.check("FailRaw "+verb, C.fd_set_raw_fault(d.c, name, C.int(rc), C.int(errno), C.int(times)))
 }
 
+// Unplug removes the device: verbs that need it fail with EIO, destroy calls among
+// them, as they do for a program that did not ask for more. Closing the context works,
+// and frees what could not be destroyed. It raises no event.
+func (d *Device) Unplug() { C.fd_unplug(d.c) }
+
 // SetComplete changes Config.Complete.
 func (d *Device) SetComplete(on bool) { C.fd_set_complete(d.c, C.bool(on)) }
 

@@ -13,10 +13,11 @@
  * The counter of the eventfd is always the length of the list, and both change
  * under the device's mutex only: so a read of it never blocks.
  */
-int fd_events_init(struct fd_events *e)
+void fd_events_init(struct fd_events *e)
 {
 	e->fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
-	return e->fd < 0 ? -1 : 0;
+	if (e->fd < 0)
+		abort();
 }
 
 static void events_add(struct fd_events *e, const struct fd_event *what)
@@ -215,10 +216,7 @@ struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 
 	if (!ch)
 		return NULL;
-	if (fd_events_init(&ch->comp)) {
-		fd_free(&ch->o);
-		return NULL;
-	}
+	fd_events_init(&ch->comp);
 	ch->ibv.context = context;
 	ch->ibv.fd = ch->comp.fd;
 	return &ch->ibv;
@@ -232,11 +230,9 @@ int ibv_destroy_comp_channel(struct ibv_comp_channel *ibv)
 	FD_LOCKED(ch->o.ctx->dev);
 	int rc = fd_may_destroy(&ch->o, FD_destroy_comp_channel);
 
-	if (rc)
-		return rc;
-	fd_events_close(&ch->comp);
-	fd_free(&ch->o);
-	return 0;
+	if (!rc)
+		fd_free(&ch->o);
+	return rc;
 }
 
 int ibv_get_cq_event(struct ibv_comp_channel *ibv, struct ibv_cq **cq, void **cq_context)

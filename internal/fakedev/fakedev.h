@@ -260,6 +260,7 @@ struct fd_device {
 	int counts[FD_NKINDS];
 	uint32_t handles;
 	uint64_t qp_ids;
+	bool unplugged;
 	struct fd_misuse *misuse;
 };
 
@@ -294,10 +295,11 @@ void *fd_make(struct fd_ctx *ctx, struct fd_device *d, enum fd_verb verb, enum f
 int fd_may_destroy(struct fd_obj *o, enum fd_verb verb);
 /* Takes an object out and frees its memory, so that a later use shows. */
 void fd_free(struct fd_obj *o);
+void fd_free_all(struct fd_ctx *ctx);
 struct fd_obj *fd_find(struct fd_device *d, enum fd_kind kind, uint32_t number);
 void fd_misused(struct fd_device *d, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-int fd_events_init(struct fd_events *e);
+void fd_events_init(struct fd_events *e);
 void fd_events_close(struct fd_events *e);
 void fd_events_drop(struct fd_events *e, const struct fd_obj *on);
 void fd_raise(struct fd_ctx *ctx, enum ibv_event_type type, struct fd_obj *on, int port);
@@ -307,6 +309,7 @@ void fd_wr_drop(struct fd_queue *q, struct fd_wr **at);
 /* A WR was queued; qp is NULL for an SRQ. */
 void fd_posted_wr(struct fd_queue *q, struct fd_qp *qp);
 void fd_cq_push(struct fd_cq *cq, const struct ibv_wc *wc, uint64_t qp, bool solicited);
+void fd_cq_clear(struct fd_cq *cq);
 void fd_cq_purge(struct fd_cq *cq, uint64_t qp);
 void fd_notify(struct fd_cq *cq);
 void fd_flush(struct fd_qp *qp);
@@ -356,6 +359,7 @@ struct fd_misuse *fd_take_misuse(struct fd_device *d);
 int fd_set_fault(struct fd_device *d, const char *verb, int err, int times);
 int fd_set_raw_fault(struct fd_device *d, const char *verb, int rc, int err, int times);
 const char *fd_unused_fault(struct fd_device *d);
+void fd_unplug(struct fd_device *d);
 void fd_set_complete(struct fd_device *d, bool complete);
 int fd_set_port(struct fd_device *d, int port, int state);
 

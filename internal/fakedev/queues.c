@@ -92,13 +92,6 @@ int ibv_destroy_cq(struct ibv_cq *ibv)
 		ch->o.users--;
 		ch->ibv.refcnt--;
 	}
-	while (cq->first) {
-		struct fd_cqe *e = cq->first;
-
-		cq->first = e->next;
-		free(e);
-	}
-	free(cq->null.entries);
 	fd_free(&cq->o);
 	return 0;
 }
@@ -182,7 +175,6 @@ int ibv_destroy_srq(struct ibv_srq *ibv)
 
 	if (rc)
 		return rc;
-	fd_queue_clear(&srq->rq);
 	fd_of(ibv->pd, fd_pd)->o.users--;
 	fd_free(&srq->o);
 	return 0;
