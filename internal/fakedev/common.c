@@ -206,6 +206,13 @@ int fd_may_destroy(struct fd_obj *o, enum fd_verb verb)
 	return 0;
 }
 
+static void free_queue(struct fd_obj *o, struct fd_queue *q)
+{
+	if (q->refuses)
+		fd_misused(o->ctx->dev, "the refusal that was ordered for a queue of %#x never happened", o->number);
+	fd_queue_clear(q);
+}
+
 static void free_contents(struct fd_obj *o)
 {
 	switch (o->kind) {
@@ -219,11 +226,11 @@ static void free_contents(struct fd_obj *o)
 		fd_cq_clear((struct fd_cq *)o);
 		break;
 	case FD_SRQ:
-		fd_queue_clear(&((struct fd_srq *)o)->rq);
+		free_queue(o, &((struct fd_srq *)o)->rq);
 		break;
 	case FD_QP:
-		fd_queue_clear(&((struct fd_qp *)o)->sq);
-		fd_queue_clear(&((struct fd_qp *)o)->rq);
+		free_queue(o, &((struct fd_qp *)o)->sq);
+		free_queue(o, &((struct fd_qp *)o)->rq);
 		break;
 	default:
 		break;

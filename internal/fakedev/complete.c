@@ -137,7 +137,7 @@ static struct ibv_wc wc_of(const struct fd_wr *w, bool send, enum ibv_wc_status 
 static void invalidate(struct fd_device *d, uint32_t rkey)
 {
 	for (struct fd_obj *o = d->objects[FD_MW]; o; o = o->next)
-		if (((struct fd_mw *)o)->ibv.rkey == rkey)
+		if (((struct fd_mw *)o)->key == rkey)
 			fd_bind((struct fd_mw *)o, NULL);
 }
 
@@ -148,8 +148,10 @@ static void take_effect(struct fd_device *d, const struct ibv_send_wr *wr)
 	if (wr->opcode == IBV_WR_BIND_MW) {
 		const struct ibv_mw_bind_info *info = &wr->bind_mw.bind_info;
 
-		fd_bind(fd_of(wr->bind_mw.mw, fd_mw), info->mr && info->length ? fd_of(info->mr, fd_mr) : NULL);
-		wr->bind_mw.mw->rkey = wr->bind_mw.rkey;
+		struct fd_mw *mw = fd_of(wr->bind_mw.mw, fd_mw);
+
+		fd_bind(mw, info->mr && info->length ? fd_of(info->mr, fd_mr) : NULL);
+		mw->key = wr->bind_mw.rkey;
 	}
 }
 

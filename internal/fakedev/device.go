@@ -80,7 +80,8 @@ func (d *Device) Open() []string {
 // Misuse returns, and forgets, what the device saw that a real one would not forgive:
 // a destroy call that would have waited for ever for events to be acknowledged (it
 // was refused with EBUSY), memory, a window or an address handle that goes while a
-// posted WR uses it, and a WR with fields of another operation.
+// posted WR uses it, a WR with fields of another operation, and a refusal that was
+// ordered with [Queue.FailPost] and never happened.
 func (d *Device) Misuse() []string {
 	var texts []string
 	for m := C.fd_take_misuse(d.c); m != nil; {
@@ -174,14 +175,15 @@ func (d *Device) SRQs() []uint32 { return d.numbers(C.FD_SRQ) }
 func (d *Device) QPs() []uint32 { return d.numbers(C.FD_QP) }
 
 func (d *Device) numbers(kind uint32) []uint32 {
-	numbers := make([]C.uint32_t, 1<<10)
-	n := int(C.fd_numbers(d.c, kind, &numbers[0], C.int(len(numbers))))
-	out := make([]uint32, 0, n)
-	for _, v := range numbers[:min(n, len(numbers))] {
-		out = append(out, uint32(v))
+	numbers, n := make([]uint32, 16), 0
+	for {
+		if n = int(C.fd_numbers(d.c, kind, (*C.uint32_t)(&numbers[0]), C.int(len(numbers)))); n <= len(numbers) {
+			break
+		}
+		numbers = make([]uint32, n)
 	}
-	slices.Sort(out)
-	return out
+	slices.Sort(numbers[:n])
+	return numbers[:n]
 }
 
 // Push puts a completion into a CQ that belongs to no WR: foreign, repeated, whatever.

@@ -15,7 +15,7 @@
 // When its test ends, the device fails it for objects that are still open, for faults
 // that were ordered and never happened, and for what [Device.Misuse] holds.
 //
-// Not faked are the extended verbs (ibv_create_qp_ex, ibv_create_cq_ex and what belongs
-// to them), which answer EOPNOTSUPP as on a provider without them, and multicast, which
-// must not be called.
+// A fake device has no multicast and no extended verbs (ibv_create_qp_ex,
+// ibv_create_cq_ex and what belongs to them): they answer EOPNOTSUPP. ECE, import and
+// fork support are not faked and must not be asked of a fake device.
 package fakedev

@@ -149,6 +149,7 @@ struct fd_mw {
 	struct fd_obj o;
 	struct ibv_mw ibv;
 	struct fd_mr *bound;
+	uint32_t key; /* with which it is bound; ibv.rkey may be ahead */
 };
 
 struct fd_ah {

@@ -100,3 +100,12 @@ func TestMemoryOfWRs(t *testing.T) {
 	}, r.errors)
 	s.Misuse()
 }
+
+func TestRefusalNotHappened(t *testing.T) {
+	s := newSide(t, fakedev.Config{})
+	s.rq.FailPost(fakedev.Refusal{Index: 1, RC: int(syscall.EINVAL), Errno: fakedev.KeepErrno})
+	_, err := s.qp.PostRecv(s.recvs(1))
+	require.NoError(t, err)
+	require.NoError(t, s.qp.Close())
+	assert.Equal(t, []string{"the refusal that was ordered for a queue of 0x11 never happened"}, s.Misuse())
+}

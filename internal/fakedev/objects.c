@@ -282,6 +282,26 @@ struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	return &ah->ibv;
 }
 
+struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struct ibv_grh *grh, uint8_t port)
+{
+	struct ibv_ah_attr attr;
+
+	if (!fd_owns(pd->context))
+		return FD_NEXT(ibv_create_ah_from_wc)(pd, wc, grh, port);
+	return ibv_init_ah_from_wc(pd->context, port, wc, grh, &attr) ? NULL : ibv_create_ah(pd, &attr);
+}
+
+/* A fake device has no multicast. */
+int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
+{
+	return fd_owns(qp->context) ? EOPNOTSUPP : FD_NEXT(ibv_attach_mcast)(qp, gid, lid);
+}
+
+int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
+{
+	return fd_owns(qp->context) ? EOPNOTSUPP : FD_NEXT(ibv_detach_mcast)(qp, gid, lid);
+}
+
 int ibv_destroy_ah(struct ibv_ah *ibv)
 {
 	if (!fd_owns(ibv->context))

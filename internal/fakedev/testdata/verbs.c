@@ -154,6 +154,14 @@ static void windows(struct fd_device *d, struct ibv_pd *pd, struct ibv_cq *cq)
 	CHECK(fd_complete(d, send_queue(qp), &done, NULL, 0) == 0);
 	CHECK(ibv_poll_cq(cq, 1, &wc) == 1 && wc.opcode == IBV_WC_BIND_MW && wc.wr_id == 5);
 	CHECK(ibv_dereg_mr(mr) == EINVAL);
+	struct ibv_send_wr inv, *bad;
+
+	memset(&inv, 0, sizeof(inv));
+	inv.opcode = IBV_WR_LOCAL_INV;
+	inv.invalidate_rkey = mw->rkey;
+	CHECK(ibv_post_send(qp, &inv, &bad) == 0 && ibv_dereg_mr(mr) == EINVAL);
+	CHECK(fd_complete(d, send_queue(qp), &done, NULL, 0) == 0 && ibv_bind_mw(qp, mw, &bind) == 0);
+	CHECK(fd_complete(d, send_queue(qp), &done, NULL, 0) == 0 && ibv_dereg_mr(mr) == EINVAL);
 	bind.bind_info.length = 0;
 	CHECK(ibv_bind_mw(qp, mw, &bind) == 0 && fd_complete(d, send_queue(qp), &done, NULL, 0) == 0);
 	CHECK(ibv_dereg_mr(mr) == 0 && ibv_dealloc_mw(mw) == 0 && ibv_destroy_qp(qp) == 0);
@@ -167,9 +175,12 @@ static void datagrams(struct fd_device *d, struct ibv_pd *pd, struct ibv_cq *cq)
 	struct ibv_grh grh = { .version_tclass_flow = htobe32(6u << 28 | 0x12u << 20 | 0x34567), .hop_limit = 9 };
 	uint8_t *ipv4 = (uint8_t *)&grh + 20;
 	struct ibv_send_wr wr, *bad;
+	struct fd_misuse *misuse;
 	struct fd_view v;
 
+	memset(&back, 0, sizeof(back));
 	FAILS(ibv_create_ah(pd, &attr), EINVAL);
+	CHECK(ibv_attach_mcast(qp, &back.grh.dgid, 0) == EOPNOTSUPP && ibv_detach_mcast(qp, &back.grh.dgid, 0) == EOPNOTSUPP);
 	attr.is_global = 1;
 	attr.grh.sgid_index = 1;
 
@@ -182,9 +193,14 @@ static void datagrams(struct fd_device *d, struct ibv_pd *pd, struct ibv_cq *cq)
 	wr.wr.ud.remote_qpn = 7;
 	wr.wr.ud.remote_qkey = 8;
 	CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+	wr.imm_data = 1;
+	CHECK(ibv_post_send(qp, &wr, &bad) == 0 && (misuse = fd_take_misuse(d)) && strstr(misuse->text, "another operation"));
+	free(misuse);
 	CHECK(fd_view(d, send_queue(qp), 0, &v) == 0 && v.ah == ah->handle && v.remote_qpn == 7 && v.remote_qkey == 8);
 	free(v.sges);
-	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_ah(ah) == 0);
+	CHECK(ibv_destroy_ah(ah) == 0 && (misuse = fd_take_misuse(d)) && strstr(misuse->text, "address handle"));
+	free(misuse);
+	CHECK(ibv_destroy_qp(qp) == 0);
 
 	memset(&grh.dgid, 0, sizeof(grh.dgid));
 	grh.dgid.raw[10] = grh.dgid.raw[11] = 0xff;
@@ -194,6 +210,8 @@ static void datagrams(struct fd_device *d, struct ibv_pd *pd, struct ibv_cq *cq)
 	CHECK(ibv_init_ah_from_wc(pd->context, 1, &wc, &grh, &back) == 0);
 	CHECK(back.is_global && back.grh.sgid_index == 1 && back.grh.dgid.raw[15] == 77 && back.sl == 3);
 	CHECK(back.grh.flow_label == 0x34567 && back.grh.traffic_class == 0x12 && back.grh.hop_limit == 9);
+
+	CHECK((ah = ibv_create_ah_from_wc(pd, &wc, &grh, 1)) && ibv_destroy_ah(ah) == 0);
 
 	memset(&grh, 0, sizeof(grh));
 	memcpy(ipv4, (uint8_t[]){ 0x45, 0x20, 0, 0, 0, 0, 0, 0, 11, 17, 0, 0, 10, 0, 0, 9, 10, 0, 0, 1 }, 20);
