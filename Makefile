@@ -68,7 +68,7 @@ device:
 	-@status=0; for k in $(KERNELS); do echo "== device, kernel $$k"; RXE_KERNEL=$$k docker/test-device || status=1; done; exit $$status
 
 # The packages that touch C memory, once more for each way to find wrong uses.
-passes: PACKAGES = $$(go list -f '{{$$p := .}}{{range .Deps}}{{if eq . "$(CVERBS)"}}{{$$p.ImportPath}}{{end}}{{end}}' ./...)
+passes: PACKAGES = ./internal/fakedev $$(go list -f '{{$$p := .}}{{range .Deps}}{{if eq . "$(CVERBS)"}}{{$$p.ImportPath}}{{end}}{{end}}' ./...)
 passes:
 	$(call suite,checkptr,go test -json -count=1 -gcflags=all=-d=checkptr $(PACKAGES))
 	$(call suite,cgocheck2,env GOEXPERIMENT=cgocheck2 go test -json -count=1 $(PACKAGES))

@@ -51,12 +51,13 @@ var mayImport = map[string][]string{
 	"internal/boundary":        {},
 	"internal/cmd/genstub":     {},
 	"internal/cmd/testsum":     {},
+	"internal/fakedev":         {},
 	"internal/rdmatest":        {"ibv", "cq", "mr", "internal/life", "github.com/stretchr/testify/require"},
 	"internal/sysfs/sysfstest": {"internal/sysfs", "github.com/rogpeppe/go-internal/txtar"},
 }
 
 // mayUseC are the packages that may import "C".
-var mayUseC = []string{"internal/cverbs"}
+var mayUseC = []string{"internal/cverbs", "internal/fakedev"}
 
 // mayUseUnsafe are the files outside those packages, tests aside, that may import
 // unsafe.
