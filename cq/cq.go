@@ -2,12 +2,14 @@ package cq
 
 import (
 	"fmt"
+	"runtime"
 	"syscall"
 
 	"github.com/goverbs/goverbs/ibv"
 	"github.com/goverbs/goverbs/internal/core"
 	"github.com/goverbs/goverbs/internal/cverbs"
 	"github.com/goverbs/goverbs/internal/inflight"
+	"github.com/goverbs/goverbs/internal/life"
 )
 
 // InitAttr says what kind of completion queue to create.
@@ -23,15 +25,7 @@ type InitAttr struct {
 // take their turns.
 //
 // Implements: ibv_cq
-type CQ struct {
-	s       *core.CQ
-	addr    uintptr
-	granted int
-	scratch *cverbs.Scratch[cverbs.WC] // under s.Mu
-}
-
-// batch is how many completions one call into C takes.
-const batch = 32
+type CQ struct{ s *core.CQ }
 
 // Create makes a completion queue on a device.
 //
@@ -53,28 +47,29 @@ func Create(ctx *ibv.Context, init InitAttr) (*CQ, error) {
 	case init.CompVector < 0 || init.CompVector >= max(int(c.Attr.NumCompVectors), 1):
 		return refuse("CompVector %d: the device has vectors 0 to %d", init.CompVector, c.Attr.NumCompVectors-1)
 	}
-	s := &core.CQ{Ctx: c}
-	q := &CQ{s: s}
-	if err := s.Init("CQ", q.destroy, &c.Node); err != nil {
+	q := &core.CQ{Ctx: c, WithInv: withInv(c), Settler: inflight.Queues.Settler()}
+	if err := q.Init("CQ", func() error { return destroy(q) }, &c.Node); err != nil {
 		return nil, &ibv.OpError{Op: op, Object: c.Name, Err: err}
 	}
-	if err := q.make(init); err != nil {
-		s.Discard()
+	if err := makeCQ(q, init); err != nil {
+		q.Discard()
 		return nil, &ibv.OpError{Op: op, Object: c.Name, Err: err}
 	}
-	s.Ready(core.Label(cverbs.CQHandle(s.H), c))
-	return q, nil
+	q.Ready(core.Label(cverbs.CQHandle(q.H), c))
+	handle := &CQ{q}
+	life.Guard(handle, &q.Node)
+	return handle, nil
 }
 
-func (q *CQ) make(init InitAttr) (err error) {
-	if q.scratch, err = cverbs.NewScratch[cverbs.WC](batch, 0, 0); err != nil {
+func makeCQ(q *core.CQ, init InitAttr) (err error) {
+	if q.Scratch, err = cverbs.NewScratch[cverbs.WC](core.PollBatch, 0, 0); err != nil {
 		return err
 	}
-	if q.s.H, q.granted, err = cverbs.CreateCQ(q.s.Ctx.H, init.Entries, init.CompVector); err != nil {
-		q.scratch.Free()
+	if q.H, q.Entries, err = cverbs.CreateCQ(q.Ctx.H, init.Entries, init.CompVector); err != nil {
+		q.Scratch.Free()
 		return err
 	}
-	q.addr = cverbs.CQAddr(q.s.H)
+	q.Addr = cverbs.CQAddr(q.H)
 	return nil
 }
 
@@ -88,7 +83,7 @@ func (q *CQ) Core() *core.CQ {
 
 // Entries returns how many completions the provider granted, at least what was
 // asked for.
-func (q *CQ) Entries() int { return q.granted }
+func (q *CQ) Entries() int { return q.s.Entries }
 
 // String names the completion queue and its device.
 func (q *CQ) String() string { return q.s.String() }
@@ -107,32 +102,85 @@ func (q *CQ) String() string { return q.s.String() }
 //
 // Implements: ibv_poll_cq
 func (q *CQ) Poll(wcs []WC) (n int, err error) {
-	q.s.Mu.Lock()
-	defer q.s.Mu.Unlock()
-	if q.s.Closed {
-		return 0, &ibv.OpError{Op: "ibv_poll_cq", Object: q.String(), Err: ibv.ErrClosed}
-	}
-	for n < len(wcs) {
-		want := min(len(wcs)-n, batch)
-		got := cverbs.PollCQ(q.addr, q.scratch, want)
-		if got < 0 {
-			return n, &ibv.OpError{Op: "ibv_poll_cq", Object: q.String(), Err: syscall.EIO,
-				Reason: "the completion queue failed, for example by an overrun; close its QPs and then it"}
+	s := q.s
+	s.Mu.Lock()
+	switch {
+	case s.Closed:
+		err = &ibv.OpError{Op: "ibv_poll_cq", Object: s.String(), Err: ibv.ErrClosed}
+	case len(s.Spill) == 0:
+		n, err = poll(s, wcs)
+	default:
+		if n = takeSpill(s, wcs); n < len(wcs) {
+			var more int
+			more, err = poll(s, wcs[n:])
+			n += more
 		}
-		for i := range q.scratch.Items[:min(got, want)] {
-			c := &q.scratch.Items[i]
-			user, kind, outcome := inflight.Queues.Complete(c.WRID)
-			if outcome == inflight.Late {
-				continue // of a queue pair that is closed or was reset
-			}
-			wcs[n].set(c, user, kind)
-			n++
+	}
+	s.Mu.Unlock()
+	runtime.KeepAlive(q)
+	return n, err
+}
+
+// poll takes completions from the device. The caller holds the CQ lock.
+func poll(s *core.CQ, wcs []WC) (n int, err error) {
+	for n < len(wcs) {
+		want := min(len(wcs)-n, core.PollBatch)
+		got := cverbs.PollCQ(s.Addr, s.Scratch, want)
+		if got > 0 {
+			n += takeAll(s, s.Scratch.Items[:min(got, want)], wcs[n:])
 		}
 		if got < want {
+			if got < 0 {
+				err = &ibv.OpError{Op: "ibv_poll_cq", Object: s.String(), Err: syscall.EIO,
+					Reason: "the completion queue failed, for example by an overrun; close its QPs and then it"}
+			}
 			break
 		}
 	}
-	return n, nil
+	return n, err
+}
+
+// takeAll takes completions of the device and returns how many are to be told.
+func takeAll(q *core.CQ, items []cverbs.WC, wcs []WC) (n int) {
+	for i := 0; i < len(items); i++ {
+		row := q.Settler.Begin(items[i].WRID)
+		for ; i < len(items); i++ {
+			c := &items[i]
+			if c.Status != uint32(StatusSuccess) || c.Flags&q.WithInv != 0 {
+				break
+			}
+			user, ok := row.Take(c.WRID)
+			if !ok {
+				break
+			}
+			wcs[n].succeeded(c, user, row.Kind())
+			n++
+		}
+		q.Settler.End(&row)
+		if i < len(items) && wcs[n].take(q, &items[i]) {
+			n++
+		}
+	}
+	q.Settler.Flush()
+	return n
+}
+
+// takeSpill takes completions that were polled while a queue pair was drained.
+func takeSpill(s *core.CQ, wcs []WC) (n int) {
+	took := 0
+	for ; n < len(wcs) && took < len(s.Spill); took++ {
+		c := &s.Spill[took]
+		if inflight.Queues.Dead(c.WC.WRID) { // closed or reset since
+			ibv.NoteInvalidation(s, &c.WC)
+			continue
+		}
+		wcs[n].set(s, c)
+		n++
+	}
+	if s.Spill = s.Spill[took:]; len(s.Spill) == 0 {
+		s.Spill = nil
+	}
+	return n
 }
 
 // Close destroys the completion queue. While a queue pair that reports to it is open
@@ -142,24 +190,25 @@ func (q *CQ) Poll(wcs []WC) (n int, err error) {
 //
 // Implements: ibv_destroy_cq
 func (q *CQ) Close() error {
+	defer runtime.KeepAlive(q)
 	if err := q.s.Close(); err != nil {
 		return &ibv.OpError{Op: "ibv_destroy_cq", Object: q.String(), Err: err}
 	}
 	return nil
 }
 
-func (q *CQ) destroy() error {
-	q.setClosed(true)
-	if err := q.s.Ctx.Gone(cverbs.DestroyCQ(q.s.H)); err != nil {
-		q.setClosed(false)
+func destroy(q *core.CQ) error {
+	setClosed(q, true)
+	if err := q.Ctx.Gone(cverbs.DestroyCQ(q.H)); err != nil {
+		setClosed(q, false)
 		return err
 	}
-	q.scratch.Free()
+	q.Scratch.Free()
 	return nil
 }
 
-func (q *CQ) setClosed(closed bool) {
-	q.s.Mu.Lock()
-	defer q.s.Mu.Unlock()
-	q.s.Closed = closed
+func setClosed(q *core.CQ, closed bool) {
+	q.Mu.Lock()
+	defer q.Mu.Unlock()
+	q.Closed = closed
 }

@@ -6,16 +6,38 @@
 //
 //	var wcs [16]cq.WC
 //	n, err := q.Poll(wcs[:])
-//	if err != nil {
-//		return err // the completion queue itself
-//	}
 //	for i := range wcs[:n] {
 //		if err := wcs[i].Err(); err != nil {
 //			return err // this work request
 //		}
 //		// wcs[i].WRID is done
 //	}
+//	if err != nil {
+//		return err // the completion queue itself
+//	}
 //
-// A completion queue belongs to a device and may serve any number of its queue
-// pairs. It is closed after them.
+// Waiting for completions without polling is not there yet.
+//
+// # What a completion covers
+//
+// A completion gives back its work request's memory to the program. On a send queue it
+// covers all work requests before it too: those that were not signaled have no
+// completion of their own. What each one says is in package ibv, under "What is not
+// guaranteed".
+//
+// One that failed says which work request (WRID), on which queue pair, how (Status) and
+// whether it was a receive; its Error adds the class and what most often is the cause.
+// The methods that tell more return zero. A failure takes an RC queue pair to ERR, and all
+// that is posted there comes back with StatusWRFlushErr.
+//
+// # Size
+//
+// A completion queue belongs to a device and may serve any number of its queue pairs,
+// sends and receives alike. It must hold what can complete between two polls: signaled
+// sends, receives, and, when a queue pair fails, unsignaled sends too, which are flushed
+// one by one. What does not fit is lost; the memory of those work requests is in use until
+// a later completion of the same queue, or until their queue pair is closed or reset.
+//
+// It is closed after its queue pairs. Completions of a queue pair that was closed or
+// reset are never reported, also if they were in the queue.
 package cq

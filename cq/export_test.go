@@ -1,9 +1,13 @@
 package cq
 
 import (
+	"github.com/goverbs/goverbs/internal/core"
 	"github.com/goverbs/goverbs/internal/cverbs"
 	"github.com/goverbs/goverbs/internal/inflight"
 )
+
+// hard is a completion queue of hardware.
+var hard = &core.CQ{WithInv: withInv(new(core.Context))}
 
 // NewWC makes a completion as a poll would.
 func NewWC(c cverbs.WC, recv bool) WC {
@@ -12,6 +16,13 @@ func NewWC(c cverbs.WC, recv bool) WC {
 		kind = inflight.Recv
 	}
 	var wc WC
-	wc.set(&c, 0, kind)
+	wc.set(hard, &core.Completion{WC: c, Kind: kind, Explained: true})
 	return wc
+}
+
+// Spilled returns how many completions wait for Poll, and for how many there is memory.
+func Spilled(q *CQ) (n, room int) {
+	q.s.Mu.Lock()
+	defer q.s.Mu.Unlock()
+	return len(q.s.Spill), cap(q.s.Spill)
 }

@@ -61,11 +61,13 @@ type Class uint8
 // The classes.
 const (
 	// ClassFlushed is a work request that was cancelled because its QP went to ERR.
-	// The cause is another completion's, or the program's own Modify.
+	// The cause is another completion's, or the program's own Modify, Drain or Close.
+	// Where it is neither, Error.Unexplained says so.
 	ClassFlushed Class = iota + 1 // flushed
 	// ClassLocal is a fault of this side: a wrong key, length, right or state.
 	ClassLocal // local
-	// ClassRemote is a fault that the peer found.
+	// ClassRemote is a fault that the peer found. Of a receive it is one in what the peer
+	// sent.
 	ClassRemote // remote
 	// ClassRetryExceeded is a peer that did not answer.
 	ClassRetryExceeded // retry exceeded
@@ -81,6 +83,10 @@ type Error struct {
 	QPNum     uint32
 	VendorErr uint32
 	Recv      bool // the work request was a receive
+	// Unexplained is a flush that the program did not cause and of which no other
+	// completion has told the cause: the queue pair failed, for example because the
+	// peer broke a rule, or with some devices because of this very work request.
+	Unexplained bool
 }
 
 func (e *Error) Error() string {
@@ -90,8 +96,11 @@ func (e *Error) Error() string {
 	}
 	s := fmt.Sprintf("%s WR %d on QP %#x: %v (status %d, vendor_err %#x)", queue, e.WRID, e.QPNum, e.Status, uint32(e.Status), e.VendorErr)
 	hint := hints[e.Status]
-	if e.Recv && e.Status == StatusLocQPOpErr {
-		hint = "the message is longer than the receive, or the receive's memory was registered without local write" // rdma_rxe tells both so
+	if e.Unexplained {
+		hint = "the QP failed by itself and gives no cause; look at what the peer saw, and at the SGEs, keys and rights of the work requests on both sides"
+	}
+	if e.Recv && recvHints[e.Status] != "" {
+		hint = recvHints[e.Status]
 	}
 	if hint != "" {
 		s += ": " + hint
@@ -120,9 +129,18 @@ var hints = map[Status]string{
 	StatusLocQPOpErr:     "the work request is not valid for this QP: look at its SGEs, keys and the QP's attributes",
 	StatusLocProtErr:     "an SGE is not inside a memory region of the QP's PD with the right it needs",
 	StatusWRFlushErr:     "the QP went to ERR before it was done; another completion, or whoever closed the QP, has the cause",
+	StatusMWBindErr:      "the window is bound already, or the region and the rights do not suit the bind",
 	StatusRemInvReqErr:   "the peer's QP does not allow the operation, or its receive buffer is too short",
 	StatusRemAccessErr:   "the remote address and rkey do not name memory of the peer with the right that is needed",
 	StatusRemOpErr:       "the peer could not carry it out; its own completion has the cause",
 	StatusRetryExcErr:    "the peer does not answer: it is gone, not yet connected, or not reachable from this GID (its type, its route, the MTU); from rdma_rxe of Linux 6.1 also that the peer had no receive posted",
 	StatusRNRRetryExcErr: "the peer had no receive posted for as long as RNRRetry allowed",
+}
+
+// recvHints are those of receives, where it is the peer's work request that was wrong, or
+// the receive did not suit it.
+var recvHints = map[Status]string{
+	StatusLocQPOpErr:   "the message is longer than the receive, or the receive's memory was registered without local write", // rdma_rxe tells both so
+	StatusRemAccessErr: "the rkey and address that the peer used do not name memory of this side with the right that is needed",
+	StatusRemInvReqErr: "the peer asked for what is not allowed here, such as to invalidate an rkey that is no memory window's of type 2",
 }

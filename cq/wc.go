@@ -4,6 +4,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/ibv"
+	"github.com/goverbs/goverbs/internal/core"
 	"github.com/goverbs/goverbs/internal/cverbs"
 	"github.com/goverbs/goverbs/internal/inflight"
 )
@@ -19,24 +20,90 @@ type WC struct {
 	QPNum     uint32 // the own queue pair
 	VendorErr uint32 // what the provider adds to a failed Status
 
-	kind inflight.Kind
-	c    cverbs.WC // read only on success
+	// The rest is zero if it failed, but for kind and explained.
+	opcode    Opcode
+	byteLen   uint32
+	imm       uint32 // big endian; or the rkey that the peer invalidated
+	srcQP     uint32
+	flags     uint32
+	pkeyIndex uint16
+	slid      uint16
+	sl        uint8
+	pathBits  uint8
+	kind      inflight.Kind
+	explained bool    // as inflight.Table.Explained
+	window    *ibv.MW // that the peer invalidated
 }
 
-const wcFlagGRH, wcFlagWithImm = 1 << 0, 1 << 1 // ibv_wc_flags
+const wcFlagGRH, wcFlagWithImm, wcFlagWithInv = 1 << 0, 1 << 1, 1 << 3 // ibv_wc_flags
 
-func (wc *WC) set(c *cverbs.WC, wrID uint64, kind inflight.Kind) {
+// withInv returns the bits of wc_flags that say that the peer has invalidated an rkey.
+// rdma_rxe gives programs the kernel's own number of that flag. In the verbs that one
+// tells of an IP checksum, of which software devices do not tell.
+func withInv(ctx *core.Context) uint32 {
+	if ctx.Software {
+		return wcFlagWithInv | 1<<2
+	}
+	return wcFlagWithInv
+}
+
+// take settles a completion of the device. It reports false if it is to be dropped. The
+// caller holds the CQ lock.
+func (wc *WC) take(q *core.CQ, c *cverbs.WC) bool {
+	if c.Status != uint32(StatusSuccess) || c.Flags&q.WithInv != 0 {
+		var settled core.Completion
+		if !q.Settle(c, &settled) {
+			ibv.NoteInvalidation(q, c)
+			return false
+		}
+		wc.set(q, &settled)
+		return true
+	}
+	user, kind, outcome := q.Settler.Complete(c.WRID, true)
+	if outcome == inflight.Late {
+		return false
+	}
+	wc.succeeded(c, user, kind)
+	return true
+}
+
+func (wc *WC) succeeded(c *cverbs.WC, wrID uint64, kind inflight.Kind) {
 	wc.WRID = wrID
-	wc.Status = Status(c.Status)
+	wc.Status = StatusSuccess
 	wc.QPNum = c.QPNum
 	wc.VendorErr = c.VendorErr
+	wc.opcode = Opcode(c.Opcode) + 1 // so that zero is none
+	wc.byteLen = c.ByteLen
+	wc.imm = c.Imm
+	wc.srcQP = c.SrcQP
+	wc.flags = c.Flags
+	wc.pkeyIndex = c.PKeyIndex
+	wc.slid = c.SLID
+	wc.sl = c.SL
+	wc.pathBits = c.DLIDPathBits
 	wc.kind = kind
-	if c.Status == uint32(StatusSuccess) {
-		wc.c = *c
-		wc.c.Opcode++ // so that zero is none
-	} else {
-		wc.c = cverbs.WC{}
+	wc.explained = true
+	if wc.window != nil {
+		wc.window = nil
 	}
+}
+
+func (wc *WC) set(q *core.CQ, c *core.Completion) {
+	*wc = WC{}
+	if c.WC.Status == uint32(StatusSuccess) {
+		wc.succeeded(&c.WC, c.WRID, c.Kind)
+		if c.WC.Flags&q.WithInv != 0 {
+			wc.flags |= wcFlagWithInv
+			wc.window = ibv.Invalidated(q.Ctx, c.WC.Imm)
+		}
+		return
+	}
+	wc.WRID = c.WRID
+	wc.Status = Status(c.WC.Status)
+	wc.QPNum = c.WC.QPNum
+	wc.VendorErr = c.WC.VendorErr
+	wc.kind = c.Kind
+	wc.explained = c.Explained
 }
 
 // Err returns nil on success and otherwise an *Error.
@@ -44,7 +111,7 @@ func (wc *WC) Err() error {
 	if wc.Status == StatusSuccess {
 		return nil
 	}
-	return &Error{WRID: wc.WRID, Status: wc.Status, QPNum: wc.QPNum, VendorErr: wc.VendorErr, Recv: wc.IsRecv()}
+	return &Error{WRID: wc.WRID, Status: wc.Status, QPNum: wc.QPNum, VendorErr: wc.VendorErr, Recv: wc.IsRecv(), Unexplained: !wc.explained}
 }
 
 // IsRecv reports whether the work request was a receive. It is valid on failure too:
@@ -53,7 +120,7 @@ func (wc *WC) IsRecv() bool {
 	if wc.kind == inflight.Foreign {
 		return wc.Opcode() == OpRecv || wc.Opcode() == OpRecvRDMAWithImm
 	}
-	return wc.kind == inflight.Recv
+	return wc.kind == inflight.Recv || wc.kind == inflight.Shared
 }
 
 // Foreign reports that the work request was not posted through this module; WRID is
@@ -62,34 +129,44 @@ func (wc *WC) Foreign() bool { return wc.kind == inflight.Foreign }
 
 // Opcode returns the operation that completed, or zero if it failed.
 func (wc *WC) Opcode() Opcode {
-	return Opcode(wc.c.Opcode)
+	return wc.opcode
 }
 
 // ByteLen returns how many bytes were received or read; it means nothing for a send
 // or a write. On UD it counts the 40 bytes before the data that hold a GRH.
-func (wc *WC) ByteLen() int { return int(wc.c.ByteLen) }
+func (wc *WC) ByteLen() int { return int(wc.byteLen) }
 
 // Imm returns the immediate data that came with a receive, as the number that the
 // sender gave, and whether there was any.
 func (wc *WC) Imm() (imm uint32, ok bool) {
-	if wc.c.Flags&wcFlagWithImm == 0 {
+	if wc.flags&wcFlagWithImm == 0 {
 		return 0, false
 	}
-	return cverbs.FromBE32(wc.c.Imm), true
+	return cverbs.FromBE32(wc.imm), true
+}
+
+// Invalidated returns the rkey that came with a receive of a SEND_WITH_INV, and whether
+// there was any. Window is the memory window that had it, or nil if it was none of this
+// program or was dropped by it.
+func (wc *WC) Invalidated() (rkey uint32, window *ibv.MW, ok bool) {
+	if wc.flags&wcFlagWithInv == 0 {
+		return 0, nil, false
+	}
+	return wc.imm, wc.window, true
 }
 
 // HasGRH reports whether a global routing header stands before the data of a UD
 // receive.
-func (wc *WC) HasGRH() bool { return wc.c.Flags&wcFlagGRH != 0 }
+func (wc *WC) HasGRH() bool { return wc.flags&wcFlagGRH != 0 }
 
 // SrcQP returns the sender's QP number of a UD receive.
-func (wc *WC) SrcQP() uint32 { return wc.c.SrcQP }
+func (wc *WC) SrcQP() uint32 { return wc.srcQP }
 
 // SLID returns the sender's LID of a UD receive.
-func (wc *WC) SLID() uint16 { return wc.c.SLID }
+func (wc *WC) SLID() uint16 { return wc.slid }
 
 // SL returns the service level of a UD receive.
-func (wc *WC) SL() uint8 { return wc.c.SL }
+func (wc *WC) SL() uint8 { return wc.sl }
 
 // AHAttr returns the way back to the sender of a UD receive, for ibv's CreateAH. grh is
 // the memory of the receive, of which the first 40 bytes count where HasGRH, and must be
@@ -113,5 +190,15 @@ func (wc *WC) AHAttr(ctx *ibv.Context, grh []byte, port uint8) (ibv.AHAttr, erro
 	case !wc.IsRecv():
 		return refuse("the completion is of no receive")
 	}
-	return ctx.InitAHFromWC(wc.c, grh, port)
+	return ctx.InitAHFromWC(cverbs.WC{
+		ByteLen:      wc.byteLen,
+		Imm:          wc.imm,
+		QPNum:        wc.QPNum,
+		SrcQP:        wc.srcQP,
+		Flags:        wc.flags,
+		PKeyIndex:    wc.pkeyIndex,
+		SLID:         wc.slid,
+		SL:           wc.sl,
+		DLIDPathBits: wc.pathBits,
+	}, grh, port)
 }

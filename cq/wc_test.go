@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/goverbs/goverbs/internal/core"
 	"github.com/goverbs/goverbs/internal/cverbs"
 	"github.com/goverbs/goverbs/internal/inflight"
 )
@@ -19,7 +20,7 @@ func TestZeroWCHasNoOpcode(t *testing.T) {
 func TestFailedWCSaysNoMore(t *testing.T) {
 	var wc WC
 	c := cverbs.WC{Status: uint32(StatusRemAccessErr), Opcode: 128, ByteLen: 9, Flags: 3, Imm: 1, QPNum: 0x11, SrcQP: 7, SLID: 1, SL: 1, VendorErr: 0x88}
-	wc.set(&c, 42, inflight.Send)
+	wc.set(hard, &core.Completion{WC: c, WRID: 42, Kind: inflight.Send, Explained: true})
 	assert.EqualValues(t, 42, wc.WRID)
 	assert.EqualValues(t, 0x11, wc.QPNum)
 	assert.EqualValues(t, 0x88, wc.VendorErr)
@@ -37,7 +38,7 @@ func TestFailedWCSaysNoMore(t *testing.T) {
 
 	// A later success in the same WC is not mixed up with it.
 	c = cverbs.WC{Opcode: 128, ByteLen: 9, Flags: wcFlagWithImm, Imm: cverbs.FromBE32(0x01020304)}
-	wc.set(&c, 43, inflight.Recv)
+	wc.set(hard, &core.Completion{WC: c, WRID: 43, Kind: inflight.Recv, Explained: true})
 	require.NoError(t, wc.Err())
 	assert.Equal(t, OpRecv, wc.Opcode())
 	assert.Equal(t, 9, wc.ByteLen())

@@ -2,10 +2,12 @@ package ibv
 
 import (
 	"fmt"
+	"runtime"
 	"syscall"
 
 	"github.com/goverbs/goverbs/internal/core"
 	"github.com/goverbs/goverbs/internal/cverbs"
+	"github.com/goverbs/goverbs/internal/inflight"
 	"github.com/goverbs/goverbs/internal/life"
 )
 
@@ -18,6 +20,7 @@ type AH struct{ s *ahState }
 
 type ahState struct {
 	life.Node
+	inflight.Used
 	h  cverbs.AH
 	pd *core.PD
 }
@@ -39,15 +42,23 @@ func (pd *PD) CreateAH(attr AHAttr) (*AH, error) {
 		ah.Discard()
 		return fail(syscall.EINVAL, err.Error())
 	}
+	if err := ah.Enter(); err != nil {
+		ah.Discard()
+		return fail(err, "")
+	}
 	h, err := cverbs.CreateAH(pd.s.H, attr.encode())
 	if err != nil {
 		reason := ctx.pathReason(&attr, err)
+		ah.Leave()
 		ah.Discard()
 		return fail(err, reason)
 	}
 	ah.h = h
+	ah.Reap(func() life.Verdict { return core.MayReap(&ah.Node, &ah.Used) })
 	ah.Ready(fmt.Sprintf("to %s of %s", attr.peer(), pd.s.Ctx.Name))
-	return &AH{ah}, nil
+	handle := &AH{ah}
+	life.Guard(handle, &ah.Node)
+	return handle, nil
 }
 
 // peer names where an address vector leads.
@@ -78,15 +89,18 @@ func (c *Context) checkAH(attr *AHAttr) error {
 // String names the peer and the device.
 func (ah *AH) String() string { return ah.s.String() }
 
-// Close destroys the address handle. No send to it may be with the device: it would
-// fail, or go nowhere. Closing again returns nil.
+// Close destroys the address handle. While sends to it are in flight it changes nothing
+// and returns an error that matches ErrBusy and says how many. Closing again returns nil.
 //
 // Implements: ibv_destroy_ah
 func (ah *AH) Close() error {
+	defer runtime.KeepAlive(ah)
 	return closeError("ibv_destroy_ah", ah.String(), ah.s.Close())
 }
 
-func (ah *ahState) destroy() error { return ah.pd.Ctx.Gone(cverbs.DestroyAH(ah.h)) }
+func (ah *ahState) destroy() error {
+	return ah.CloseUsed(func() error { return ah.pd.Ctx.Gone(cverbs.DestroyAH(ah.h)) })
+}
 
 const wcFlagGRH = 1 << 0 // IBV_WC_GRH
 

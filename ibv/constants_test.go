@@ -125,9 +125,20 @@ func TestEnumsHaveCsValues(t *testing.T) {
 		"IBV_SEND_SIGNALED":                int64(ibv.SendSignaled),
 		"IBV_SEND_SOLICITED":               int64(ibv.SendSolicited),
 		"IBV_SEND_INLINE":                  int64(ibv.SendInline),
+		"IBV_WR_RDMA_WRITE":                int64(ibv.OpWrite) - 1,
+		"IBV_WR_RDMA_WRITE_WITH_IMM":       int64(ibv.OpWriteImm) - 1,
 		"IBV_WR_SEND":                      int64(ibv.OpSend) - 1,
 		"IBV_SRQ_MAX_WR":                   int64(ibv.SRQMaxWR),
 		"IBV_SRQ_LIMIT":                    int64(ibv.SRQLimit),
+		"IBV_WR_SEND_WITH_IMM":             int64(ibv.OpSendImm) - 1,
+		"IBV_WR_RDMA_READ":                 int64(ibv.OpRead) - 1,
+		"IBV_WR_ATOMIC_CMP_AND_SWP":        int64(ibv.OpCompareSwap) - 1,
+		"IBV_WR_ATOMIC_FETCH_AND_ADD":      int64(ibv.OpFetchAdd) - 1,
+		"IBV_WR_LOCAL_INV":                 int64(ibv.OpLocalInv) - 1,
+		"IBV_WR_BIND_MW":                   int64(ibv.OpBindMW) - 1,
+		"IBV_WR_SEND_WITH_INV":             int64(ibv.OpSendInv) - 1,
+		"IBV_MW_TYPE_1":                    int64(ibv.MWType1),
+		"IBV_MW_TYPE_2":                    int64(ibv.MWType2),
 	} {
 		want, ok := c[name]
 		assert.True(t, ok, name)

@@ -3,6 +3,7 @@ package ibv
 import (
 	"fmt"
 	"net"
+	"runtime"
 	"syscall"
 
 	"github.com/goverbs/goverbs/internal/core"
@@ -34,6 +35,7 @@ func (c *Context) Software() bool { return c.s.Software }
 //
 // Implements: ibv_close_device
 func (c *Context) Close() error {
+	defer runtime.KeepAlive(c)
 	return closeError("ibv_close_device", c.s.Name, c.s.Close())
 }
 
@@ -41,11 +43,13 @@ func (c *Context) Close() error {
 // the device. It is the end of a program that has stopped using all of it. Where
 // something cannot be closed the error names it, and the rest is closed.
 func (c *Context) CloseAll() error {
+	defer runtime.KeepAlive(c)
 	return closeError("ibv_close_device", c.s.Name, c.s.CloseAll())
 }
 
 // call runs f while the device cannot be closed.
 func (c *Context) call(op string, f func() error) error {
+	defer runtime.KeepAlive(c)
 	err := c.s.Use()
 	if err == nil {
 		defer c.s.Done()

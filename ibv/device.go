@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/goverbs/internal/core"
 	"github.com/goverbs/goverbs/internal/cverbs"
+	"github.com/goverbs/goverbs/internal/life"
 	"github.com/goverbs/goverbs/internal/sysfs"
 )
 
@@ -86,7 +87,9 @@ func Open(name string) (*Context, error) {
 		return nil, &OpError{Op: "ibv_query_device_ex", Object: d.Name, Err: err}
 	}
 	ctx.Ready(d.Name)
-	return &Context{ctx}, nil
+	handle := &Context{ctx}
+	life.Guard(handle, &ctx.Node)
+	return handle, nil
 }
 
 // findDevice finds the device to open, or says why there is none.

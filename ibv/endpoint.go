@@ -91,16 +91,8 @@ func (e Endpoint) MarshalText() ([]byte, error) {
 // the order of String, and nothing else but white space. The error names the
 // field; the Endpoint is then unchanged.
 func (e *Endpoint) UnmarshalText(text []byte) error {
-	words := strings.Fields(string(text))
-	if len(words) == 0 || words[0] != endpointTag {
-		return fmt.Errorf("endpoint: %.40q does not begin with %s", text, endpointTag)
-	}
-	words = words[1:]
 	var parsed Endpoint
-	fields := []struct {
-		name  string
-		parse func(s string) error
-	}{
+	err := parseFields("endpoint", endpointTag, text, []textField{
 		{"qpn", func(s string) error { return parseHex(&parsed.QPN, s, 24) }},
 		{"psn", func(s string) error { return parseHex(&parsed.PSN, s, 24) }},
 		{"gid", func(s string) error { return parsed.GID.UnmarshalText([]byte(s)) }},
@@ -111,27 +103,14 @@ func (e *Endpoint) UnmarshalText(text []byte) error {
 			}
 			return err
 		}},
+	})
+	if err == nil {
+		*e = parsed
 	}
-	for i, field := range fields {
-		if i == len(words) {
-			return fmt.Errorf("endpoint: the text ends before the field %s", field.name)
-		}
-		value, ok := strings.CutPrefix(words[i], field.name+"=")
-		if !ok {
-			return fmt.Errorf("endpoint: %.40q stands where the field %s is due", words[i], field.name)
-		}
-		if err := field.parse(value); err != nil {
-			return fmt.Errorf("endpoint: field %s: %w", field.name, err)
-		}
-	}
-	if len(words) > len(fields) {
-		return fmt.Errorf("endpoint: %.40q follows the last field", words[len(fields)])
-	}
-	*e = parsed
-	return nil
+	return err
 }
 
-func parseHex[T uint16 | uint32](v *T, s string, bits int) error {
+func parseHex[T uint16 | uint32 | uint64](v *T, s string, bits int) error {
 	digits, ok := strings.CutPrefix(s, "0x")
 	n, err := strconv.ParseUint(digits, 16, bits)
 	if !ok || err != nil {

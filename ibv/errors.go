@@ -85,9 +85,14 @@ func (e *OpError) Unwrap() []error {
 	return errs
 }
 
-// Is lets the errnos that mean the same everywhere match their sentinel.
+// Is lets the errnos that mean the same everywhere match their sentinel. Kind it knows
+// without the slice that Unwrap makes: asking for ErrQueueFull is part of the data path.
 func (e *OpError) Is(target error) bool {
 	switch target {
+	case nil:
+		return false
+	case e.Kind:
+		return true
 	case ErrBusy:
 		return errors.Is(e.Err, syscall.EBUSY)
 	case ErrNotSupported:

@@ -3,6 +3,7 @@ package ibv
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"syscall"
 
 	"github.com/goverbs/goverbs/internal/core"
@@ -15,10 +16,11 @@ import (
 //
 // To RESET it discards all work requests of the QP without completions, and with
 // them the completions that are queued; their memory is free to use when Modify
-// has returned.
+// has returned. Of a shared receive queue it may take receives with it, as Close does.
 //
 // Implements: ibv_modify_qp
 func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
+	defer runtime.KeepAlive(qp)
 	q := qp.s
 	fail := func(err error, reason string) error {
 		return &OpError{Op: "ibv_modify_qp", Object: q.String(), Err: err, Reason: reason}
@@ -41,21 +43,49 @@ func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	reset := mask&AttrState != 0 && to == QPStateReset
 	if reset {
 		q.setState(to) // no post may slip between the discarding and the release
+		if q.srq != nil {
+			harvest(q.recvCQ) // as destroy does
+		}
+	}
+	unexplain := func() {}
+	if mask&AttrState != 0 && to == QPStateErr {
+		unexplain = q.queue.Explain()
 	}
 	c := attr.encode()
 	if err := cverbs.ModifyQP(q.h, &c, uint32(mask)); err != nil {
+		unexplain()
 		q.setState(from)
 		return fail(err, q.whyNotModified(&attr, mask, err))
 	}
 	if reset {
 		unlock := core.LockCQs(q.sendCQ, q.recvCQ)
 		q.queue.Reset()
+		q.dropShared()
 		unlock()
+		q.setRefuses(nil) // of a Drain
 	}
+	q.remember(&attr, mask)
 	if mask&AttrState != 0 {
 		q.setState(to)
 	}
 	return nil
+}
+
+// remember keeps what posts are checked against.
+func (q *qpState) remember(attr *QPAttr, mask QPAttrMask) {
+	if mask&AttrMaxRdAtomic != 0 {
+		q.sq.mu.Lock()
+		q.maxRdAtomic = attr.MaxRdAtomic
+		q.setPlain()
+		q.sq.mu.Unlock()
+	}
+	if mask&AttrPort != 0 && q.typ == QPTypeUD {
+		mtu := uint32(0)
+		if port, err := cverbs.QueryPort(q.pd.Ctx.H, attr.Port); err == nil {
+			mtu = uint32(MTU(port.ActiveMTU).Bytes())
+		}
+		q.mtu.Store(mtu)
+	}
 }
 
 // target returns the state that the QP will be in, if its type knows the way there
@@ -161,6 +191,7 @@ func (c *Context) pathReason(ah *AHAttr, err error) string {
 //
 // Implements: ibv_query_qp
 func (qp *QP) Query(mask QPAttrMask) (QPAttr, error) {
+	defer runtime.KeepAlive(qp)
 	q := qp.s
 	err := q.Use()
 	var c cverbs.QPAttr

@@ -1,8 +1,11 @@
 package ibv
 
 import (
+	"runtime"
+
 	"github.com/goverbs/goverbs/internal/core"
 	"github.com/goverbs/goverbs/internal/cverbs"
+	"github.com/goverbs/goverbs/internal/life"
 )
 
 // PD is a protection domain: queue pairs use only the memory regions of their own.
@@ -18,6 +21,7 @@ type PD struct {
 //
 // Implements: ibv_alloc_pd
 func (c *Context) AllocPD() (*PD, error) {
+	defer runtime.KeepAlive(c)
 	pd := &core.PD{Ctx: c.s}
 	err := pd.Init("PD", func() error { return c.s.Gone(cverbs.DeallocPD(pd.H)) }, &c.s.Node)
 	if err == nil {
@@ -29,7 +33,9 @@ func (c *Context) AllocPD() (*PD, error) {
 		return nil, &OpError{Op: "ibv_alloc_pd", Object: c.s.Name, Err: err}
 	}
 	pd.Ready(core.Label(cverbs.PDHandle(pd.H), c.s))
-	return &PD{ctx: c, s: pd}, nil
+	handle := &PD{ctx: c, s: pd}
+	life.Guard(handle, &pd.Node)
+	return handle, nil
 }
 
 // Core returns the inner state, for the other packages of this module.
@@ -49,5 +55,6 @@ func (pd *PD) Context() *Context { return pd.ctx }
 //
 // Implements: ibv_dealloc_pd
 func (pd *PD) Close() error {
+	defer runtime.KeepAlive(pd)
 	return closeError("ibv_dealloc_pd", pd.s.String(), pd.s.Close())
 }

@@ -3,37 +3,65 @@ package ibv
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
+	"sync"
 	"syscall"
 
 	"github.com/goverbs/goverbs/internal/cverbs"
-	"github.com/goverbs/goverbs/internal/inflight"
 )
+
+// workQueue is the posting side of a send queue, a receive queue or a shared one.
+type workQueue[T cverbs.SendWR | cverbs.RecvWR] struct {
+	mu      sync.Mutex // the post lock: what follows, and the posting side of the slots
+	refuses error      // why nothing may be posted, or nil
+	scratch *cverbs.Scratch[T]
+	full    fullErrors
+}
+
+// batch is how many work requests go to the device in one call: enough to make the
+// call's own cost small beside theirs.
+const batch = 32
 
 // PostSend gives work requests to the send queue, in order. Accepted means that
 // the device has them, not that they are done: that is what their completions say.
 //
 // With an error, a *PostError, the first accepted of them are with the device all
 // the same, and the rest is not. A full queue is ErrQueueFull: poll, and post the
-// rest again. Refused before the device sees them are more SGEs or inline bytes
-// than were granted, an unknown opcode or flag, and any send before the QP is in
-// RTS. In ERR work requests are accepted, and come back flushed.
+// rest again. Refused before the device sees them are, among others, more SGEs or
+// inline bytes than were granted, operations that the QP's type does not have, regions
+// of another PD, closed ones and ones without the right that is needed, SGEs that
+// together exceed the remote range, and any send before the QP is in RTS. In ERR work
+// requests are accepted, and come back flushed.
 //
 // The slice and its SGEs are the caller's again when PostSend returns; the memory
-// that the SGEs name is not, until the completion.
+// that the SGEs name is not, until the completion. PostSend allocates nothing, but
+// when it fails otherwise than by a queue that had room for less than 32 of them.
 //
 // Implements: ibv_post_send
 func (qp *QP) PostSend(wrs []SendWR) (accepted int, err error) {
 	q := qp.s
 	q.sq.mu.Lock()
 	defer q.sq.mu.Unlock()
-	if err := q.mayPost(q.sq.closed, "a send", QPStateReset, QPStateInit, QPStateRTR); err != nil {
-		return q.postFailed("ibv_post_send", 0, 0, err)
+	accepted, err = q.postSend(wrs)
+	runtime.KeepAlive(qp)
+	runtime.KeepAlive(wrs) // and the handles in it, until they are counted as used
+	return accepted, err
+}
+
+func (q *qpState) postSend(wrs []SendWR) (accepted int, err error) {
+	q.binds = q.binds[:0]
+	if err := q.maySend("a send"); err != nil {
+		return postFailed("ibv_post_send", q.name, 0, 0, err)
 	}
-	return q.post("ibv_post_send", &q.queue.Send, len(wrs),
-		func(i, slot int, pos uint32) error { return q.fillSend(&wrs[i], slot, pos) },
+	accepted, bad, err := post(&q.queue.Send, len(wrs),
+		func(from, room int) (n int, err error) { return q.fillSends(wrs[from:], room) },
 		func(n int) (took, bad int, errno syscall.Errno) {
 			bad, errno = cverbs.PostSend(q.addr, q.sq.scratch, n)
+			for _, b := range q.binds {
+				b.taken()
+			}
+			q.binds = q.binds[:0]
 			if bad != cverbs.None || errno == syscall.EOPNOTSUPP {
 				return max(bad, 0), bad, errno
 			}
@@ -41,193 +69,150 @@ func (qp *QP) PostSend(wrs []SendWR) (accepted int, err error) {
 			// too much is safe, to own too little is not. Only the dummy that stands
 			// for a missing operation is sure to queue nothing.
 			return n, bad, errno
+		},
+		func(took int) {
+			q.sendCQ.Mu.Lock()
+			defer q.sendCQ.Mu.Unlock()
+			q.queue.Send.Refused(took)
 		})
-}
-
-// PostRecv gives work requests to the receive queue, in order: each takes one
-// message. Post them before the peer can send. Errors are those of PostSend; it is
-// refused in RESET.
-//
-// Implements: ibv_post_recv
-func (qp *QP) PostRecv(wrs []RecvWR) (accepted int, err error) {
-	q := qp.s
-	q.rq.mu.Lock()
-	defer q.rq.mu.Unlock()
-	if err := q.mayPost(q.rq.closed, "a receive", QPStateReset); err != nil {
-		return q.postFailed("ibv_post_recv", 0, 0, err)
-	}
-	return q.post("ibv_post_recv", &q.queue.Recv, len(wrs),
-		func(i, slot int, pos uint32) error { return q.fillRecv(&wrs[i], slot, pos) },
-		func(n int) (took, bad int, errno syscall.Errno) {
-			bad, errno = cverbs.PostRecv(q.addr, q.rq.scratch, n)
-			return max(bad, 0), bad, errno // receives of which none is named were not queued
-		})
-}
-
-// post runs total work requests through scratch in batches. The caller holds the
-// post lock. fill writes work request i to a slot of scratch and to its position
-// in the ring; call posts the first n of scratch and says, with an errno, how many
-// the device took and which one it named.
-func (q *qpState) post(op string, ring *inflight.Ring, total int,
-	fill func(i, slot int, pos uint32) error,
-	call func(n int) (took, bad int, errno syscall.Errno),
-) (accepted int, err error) {
-	for accepted < total && err == nil {
-		head := ring.Head()
-		free, signaled := ring.Room()
-		if free == 0 {
-			err = full(ring, signaled)
-		}
-		n, most := 0, min(total-accepted, batch, free)
-		for n < most && err == nil {
-			if err = fill(accepted+n, n, head+uint32(n)); err == nil {
-				n++
-			}
-		}
-		if n == 0 {
-			continue
-		}
-		// The poller must know the slots before the device can complete them.
-		ring.Publish(head + uint32(n))
-		if took, bad, errno := call(n); errno != 0 {
-			ring.Publish(head + uint32(took))
-			index := bad
-			if bad != cverbs.None {
-				index += accepted
-			}
-			return q.postFailed(op, accepted+took, index, q.refusal(errno))
-		}
-		accepted += n
-	}
 	if err != nil {
-		return q.postFailed(op, accepted, accepted, err)
+		return q.sq.full.orFailed("ibv_post_send", q.name, &q.queue.Send, accepted, bad, err)
 	}
 	return accepted, nil
 }
 
-func (q *qpState) fillSend(wr *SendWR, slot int, pos uint32) error {
-	if wr.Opcode != OpSend {
-		return refuse(syscall.EINVAL, "SendWR.Opcode %d is not an operation of this version: use OpSend", wr.Opcode)
+// PostRecv gives work requests to the receive queue, in order: each takes one
+// message. Post them before the peer can send. Errors are those of PostSend; it is
+// refused in RESET. A queue pair with a shared receive queue has none of its own.
+//
+// Implements: ibv_post_recv
+func (qp *QP) PostRecv(wrs []RecvWR) (accepted int, err error) {
+	defer runtime.KeepAlive(qp)
+	defer runtime.KeepAlive(wrs) // and the handles in it, until they are counted as used
+	q := qp.s
+	q.rq.mu.Lock()
+	defer q.rq.mu.Unlock()
+	err = q.mayPost(q.rq.refuses, "a receive", QPStateReset)
+	if err == nil && q.srq != nil {
+		err = refuse(syscall.EINVAL, "the QP takes its receives from %s: post them there", q.srq.name)
 	}
+	if err != nil {
+		return postFailed("ibv_post_recv", q.name, 0, 0, err)
+	}
+	f := recvFiller{&q.queue.Recv.Slots, q.rq.scratch, q.pd, "MaxRecvSGE", q.cap.MaxRecvSGE, 0}
 	if q.typ == QPTypeUD {
-		return refuse(syscall.EOPNOTSUPP, "a send on a UD QP needs an address handle, which this version does not bind yet")
+		f.least = cverbs.GRHSize
 	}
-	flags := wr.Flags
-	if unknown := flags &^ (SendFence | SendSignaled | SendSolicited | SendInline); unknown != 0 {
-		return refuse(syscall.EINVAL, "SendWR.Flags has unknown bits %#x", uint32(unknown))
+	accepted, bad, err := post(&q.queue.Recv, len(wrs),
+		func(from, room int) (n int, err error) { return f.fill(wrs[from:], room) },
+		func(n int) (took, bad int, errno syscall.Errno) {
+			bad, errno = cverbs.PostRecv(q.addr, q.rq.scratch, n)
+			return max(bad, 0), bad, errno // receives of which none is named were not queued
+		},
+		func(took int) {
+			q.recvCQ.Mu.Lock()
+			defer q.recvCQ.Mu.Unlock()
+			q.queue.Recv.Refused(took)
+		})
+	if err != nil {
+		return q.rq.full.orFailed("ibv_post_recv", q.name, &q.queue.Recv, accepted, bad, err)
 	}
-	if flags&SendFence != 0 && q.typ != QPTypeRC {
-		return refuse(syscall.EINVAL, "SendFence goes with RC only, this QP is %v", q.typ)
-	}
-	n := len(wr.SGEs)
-	if wr.Inline != nil {
-		if n > 0 {
-			return refuse(syscall.EINVAL, "SendWR has both SGEs and Inline: use one")
-		}
-		if err := q.checkInline(uint64(len(wr.Inline))); err != nil {
-			return err
-		}
-		flags |= SendInline
-		if len(wr.Inline) > 0 {
-			data := q.sq.scratch.Inline(slot)
-			copy(data, wr.Inline)
-			q.sq.scratch.SGEs(slot)[0] = cverbs.SGE{Addr: uint64(cverbs.Addr(&data[0])), Length: uint32(len(wr.Inline))}
-			n = 1
-		}
-	} else if err := q.fillSGEs(q.sq.scratch.SGEs(slot), wr.SGEs, "MaxSendSGE", q.cap.MaxSendSGE); err != nil {
-		return err
-	} else if flags&SendInline != 0 {
-		length := uint64(0)
-		for i := range wr.SGEs {
-			length += uint64(wr.SGEs[i].Length)
-		}
-		if err := q.checkInline(length); err != nil {
-			return err
-		}
-	}
-	// The whole work request, unions included: some providers refuse stale fields.
-	q.sq.scratch.Items[slot] = cverbs.SendWR{
-		WRHead: q.sq.scratch.Head(slot, uint64(q.queue.Token(inflight.Send, pos))),
-		NumSGE: int32(n),
-		Opcode: uint32(wr.Opcode) - 1,
-		Flags:  uint32(flags),
-	}
-	q.queue.Send.Set(pos, wr.WRID, q.signalAll || flags&SendSignaled != 0)
-	return nil
+	return accepted, nil
 }
 
-func (q *qpState) fillRecv(wr *RecvWR, slot int, pos uint32) error {
-	if err := q.fillSGEs(q.rq.scratch.SGEs(slot), wr.SGEs, "MaxRecvSGE", q.cap.MaxRecvSGE); err != nil {
-		return err
-	}
-	q.rq.scratch.Items[slot] = cverbs.RecvWR{
-		WRHead: q.rq.scratch.Head(slot, uint64(q.queue.Token(inflight.Recv, pos))),
-		NumSGE: int32(len(wr.SGEs)),
-	}
-	q.queue.Recv.Set(pos, wr.WRID, true)
-	return nil
+// slots is what inflight's ring and pool have in common here.
+type slots interface {
+	Begin(want int) (room int)
+	Commit() int
 }
 
-func (q *qpState) fillSGEs(to []cverbs.SGE, sges []SGE, name string, most uint32) error {
-	if len(sges) > int(most) {
-		return refuse(syscall.EINVAL, "%d SGEs are more than the %s %d that was granted", len(sges), name, most)
+// post runs total work requests through scratch in batches. The caller holds the
+// post lock. fill writes those from one on to scratch and to slots, at most room of them,
+// and stops at one that it refuses; call posts the first n of scratch and says, with an
+// errno, how many the device took and which one it named; refused gives back the slots of
+// those that it did not take. bad is the index of the work request that failed, or
+// cverbs.None.
+func post(s slots, total int,
+	fill func(from, room int) (n int, err error),
+	call func(n int) (took, bad int, errno syscall.Errno),
+	refused func(took int),
+) (accepted, bad int, err error) {
+	for accepted < total && err == nil {
+		room := s.Begin(min(total-accepted, batch))
+		if room == 0 {
+			return accepted, accepted, errFull
+		}
+		var n int
+		n, err = fill(accepted, room)
+		if n == 0 {
+			break
+		}
+		// The poller must know the slots before the device can complete them.
+		if kept := s.Commit(); kept < n {
+			n, err = kept, errRegionClosed
+		}
+		if n == 0 {
+			break
+		}
+		took, bad, errno := call(n)
+		if errno != 0 {
+			refused(took)
+			if bad != cverbs.None {
+				bad += accepted
+			}
+			return accepted + took, bad, refusal(errno)
+		}
+		accepted += n
 	}
-	for i := range sges {
-		to[i] = cverbs.SGE(sges[i])
-	}
-	return nil
-}
-
-func (q *qpState) checkInline(length uint64) error {
-	if length > uint64(q.cap.MaxInlineData) {
-		return refuse(syscall.EINVAL, "%d bytes inline are more than the MaxInlineData %d that was granted", length, q.cap.MaxInlineData)
-	}
-	return nil
+	return accepted, accepted, err
 }
 
 // mayPost refuses the states in which providers drop a work request silently, or
 // queue it and say that they did not.
-func (q *qpState) mayPost(closed bool, what string, refused ...QPState) error {
-	if closed {
-		return ErrClosed
+func (q *qpState) mayPost(refuses error, what string, states ...QPState) error {
+	if refuses != nil {
+		return refuses
 	}
-	if state := QPState(q.state.Load()); slices.Contains(refused, state) {
+	if state := QPState(q.state.Load()); slices.Contains(states, state) {
 		return refuse(syscall.EINVAL, "%s cannot be posted in state %v", what, state)
 	}
 	return nil
 }
 
-// refusal gives the reason of an errno of the device. What else the same errno
-// could mean was checked before the call.
-func (q *qpState) refusal(errno syscall.Errno) error {
-	switch errno {
-	case syscall.ENOMEM, syscall.ENOSPC, syscall.EAGAIN:
-		return &OpError{Kind: ErrQueueFull, Err: errno, Reason: "the device has no room for it"}
+// maySend is mayPost for the send queue.
+func (q *qpState) maySend(what string) error {
+	if q.sq.refuses == nil && QPState(q.state.Load()) == QPStateRTS {
+		return nil
 	}
-	return errno
+	return q.mayPost(q.sq.refuses, what, QPStateReset, QPStateInit, QPStateRTR)
 }
 
-func full(ring *inflight.Ring, signaled bool) error {
-	if ring.Depth() == 0 {
-		return refuse(syscall.EINVAL, "the QP was made without this queue")
+// refusal gives the reason of an errno of the device. What else the same errno
+// could mean was checked before the call.
+func refusal(err error) error {
+	errno, _ := err.(syscall.Errno) //nolint:errorlint // package cverbs returns it bare
+	if e := errNoRoom[errno]; e != nil {
+		return e
 	}
-	reason := fmt.Sprintf("all %d places are taken; poll the completion queue and post again", ring.Depth())
-	if !signaled {
-		reason = fmt.Sprintf("all %d places are taken by unsignaled work requests, so that no completion will free them; "+
-			"signal at least one in %d, and take this QP to ERR or RESET", ring.Depth(), ring.Depth())
-	}
-	return &OpError{Kind: ErrQueueFull, Err: syscall.ENOMEM, Reason: reason}
+	return err
 }
+
+var errRegionClosed = &OpError{Kind: ErrClosed, Err: syscall.EINVAL,
+	Reason: "the memory region, address handle or window that it uses was closed, or is being closed"}
 
 func refuse(errno syscall.Errno, format string, args ...any) error {
 	return &OpError{Err: errno, Reason: fmt.Sprintf(format, args...)}
 }
 
-func (q *qpState) postFailed(op string, accepted, index int, err error) (int, error) {
+func postFailed(op, object string, accepted, index int, err error) (int, error) {
+	return accepted, newPostError(op, object, accepted, index, err)
+}
+
+func newPostError(op, object string, accepted, index int, err error) *PostError {
 	e := &PostError{Accepted: accepted, Index: index, OpError: OpError{Err: err}}
 	if op := (*OpError)(nil); errors.As(err, &op) {
 		e.OpError = *op
 	}
-	e.Op, e.Object = op, q.name
-	return accepted, e
+	e.Op, e.Object = op, object
+	return e
 }

@@ -4,7 +4,6 @@ package ibv_test
 
 import (
 	"bytes"
-	"fmt"
 	"syscall"
 	"testing"
 	"time"
@@ -137,46 +136,6 @@ func TestInline(t *testing.T) {
 	assert.Zero(t, got.ByteLen())
 }
 
-func TestRefusedBeforeThePost(t *testing.T) {
-	p := rdmatest.NewPair(t, rdmatest.DefaultInit())
-	caps := p.A.QP.Cap()
-	sge := p.A.Region.SGE(0, 8)
-	many := make([]ibv.SGE, caps.MaxSendSGE+1)
-	long := make([]byte, caps.MaxInlineData+1)
-	longSGE := send(0, p.A.Region.SGE(0, len(long)))
-	longSGE.Flags = ibv.SendInline
-	both := send(0, sge)
-	both.Inline = []byte("x")
-	for want, wr := range map[string]ibv.SendWR{
-		fmt.Sprintf("MaxSendSGE %d", caps.MaxSendSGE):       send(0, many...),
-		fmt.Sprintf("MaxInlineData %d", caps.MaxInlineData): {Opcode: ibv.OpSend, Inline: long},
-		fmt.Sprintf("%d bytes inline", len(long)):           longSGE,
-		"both SGEs and Inline":                              both,
-		"Opcode 0":                                          {SGEs: []ibv.SGE{sge}},
-		"unknown bits 0x80":                                 {Opcode: ibv.OpSend, Flags: 0x80},
-	} {
-		// In the middle of a chain: what stands before it is accepted.
-		n, err := p.A.QP.PostSend([]ibv.SendWR{send(1, sge), send(2, sge), wr, send(4, sge)})
-		var e *ibv.PostError
-		require.ErrorAs(t, err, &e)
-		require.ErrorIs(t, err, syscall.EINVAL)
-		assert.ErrorContains(t, err, want)
-		assert.Equal(t, 2, n)
-		assert.Equal(t, 2, e.Accepted)
-		assert.Equal(t, 2, e.Index)
-		postRecv(t, &p.B, recv(1, p.B.Region.SGE(0, 64)), recv(2, p.B.Region.SGE(0, 64)))
-		for i, wc := range p.A.Wait(t, 2) {
-			require.NoError(t, wc.Err())
-			require.EqualValues(t, i+1, wc.WRID)
-		}
-		p.B.Wait(t, 2)
-	}
-	n, err := p.A.QP.PostRecv([]ibv.RecvWR{recv(1, make([]ibv.SGE, caps.MaxRecvSGE+1)...)})
-	require.ErrorIs(t, err, syscall.EINVAL)
-	assert.ErrorContains(t, err, "MaxRecvSGE")
-	assert.Zero(t, n)
-}
-
 func TestPostsNeedTheRightState(t *testing.T) {
 	qp, gid := newQP(t)
 	refusesSend := func() {
@@ -264,20 +223,6 @@ func TestSignaledCompletionCoversEarlierOnes(t *testing.T) {
 	}
 }
 
-func TestFailedCompletion(t *testing.T) {
-	p := rdmatest.NewPair(t, rdmatest.DefaultInit())
-	wc := failSend(t, p)
-	assert.EqualValues(t, 666, wc.WRID)
-	assert.Equal(t, p.A.QP.Num(), wc.QPNum)
-	assert.False(t, wc.IsRecv(), "the library knows which queue it was")
-	assert.Zero(t, wc.Opcode(), "a failed completion has no opcode")
-	assert.Zero(t, wc.ByteLen())
-	var e *cq.Error
-	require.ErrorAs(t, wc.Err(), &e)
-	assert.Contains(t, []cq.Status{cq.StatusLocQPOpErr, cq.StatusLocProtErr, cq.StatusWRFlushErr}, e.Status)
-	assert.ErrorContains(t, e, "send WR 666 on QP")
-}
-
 func TestFlushedReceivesAreReportedAsReceives(t *testing.T) {
 	p := rdmatest.NewPair(t, rdmatest.DefaultInit())
 	postRecv(t, &p.A, recv(1, p.A.Region.SGE(0, 8)), recv(2, p.A.Region.SGE(8, 8)))
@@ -289,29 +234,6 @@ func TestFlushedReceivesAreReportedAsReceives(t *testing.T) {
 		require.ErrorAs(t, wc.Err(), &e)
 		assert.Equal(t, cq.ClassFlushed, e.Class())
 	}
-}
-
-func TestReceiveTooShortFailsOnBothSides(t *testing.T) {
-	p := rdmatest.NewPair(t, rdmatest.DefaultInit())
-	postRecv(t, &p.B, recv(1, p.B.Region.SGE(0, 4)))
-	post(t, &p.A, send(2, p.A.Region.SGE(0, 8)))
-	a, b := p.A.Wait(t, 1)[0], p.B.Wait(t, 1)[0]
-	require.Error(t, a.Err())
-	require.Error(t, b.Err())
-	assert.False(t, a.IsRecv())
-	assert.True(t, b.IsRecv())
-}
-
-func TestReceiverNotReady(t *testing.T) {
-	p := rdmatest.NewPair(t, rdmatest.DefaultInit(), func(c *ibv.ConnectParams) {
-		c.RNRRetry = 2
-		c.MinRNRTimer = 10 * time.Millisecond
-	})
-	post(t, &p.A, send(1, p.A.Region.SGE(0, 8)))
-	wc := p.A.Wait(t, 1)[0]
-	var e *cq.Error
-	require.ErrorAs(t, wc.Err(), &e)
-	assert.Equal(t, cq.ClassRNR, e.Class())
 }
 
 func TestPeerThatIsGone(t *testing.T) {
@@ -384,23 +306,6 @@ func TestQPsShareACQ(t *testing.T) {
 		counts[wc.QPNum]++
 	}
 	assert.Len(t, counts, 2*pairs)
-}
-
-// A UD work request without an address handle would crash the provider.
-func TestUDSendIsRefused(t *testing.T) {
-	ctx := rdmatest.Open(t)
-	init := rdmatest.DefaultInit()
-	init.Type = ibv.QPTypeUD
-	qp := rdmatest.NewSide(t, rdmatest.PD(t, ctx), init).QP
-	require.NoError(t, qp.Modify(ibv.QPAttr{State: ibv.QPStateInit, Port: 1, QKey: 1}, ibv.AttrState|ibv.AttrPKeyIndex|ibv.AttrPort|ibv.AttrQKey))
-	require.NoError(t, qp.Modify(ibv.QPAttr{State: ibv.QPStateRTR}, ibv.AttrState))
-	require.NoError(t, qp.Modify(ibv.QPAttr{State: ibv.QPStateRTS}, ibv.AttrState|ibv.AttrSQPSN))
-	n, err := qp.PostSend([]ibv.SendWR{{Opcode: ibv.OpSend, Inline: []byte("x")}})
-	require.ErrorIs(t, err, ibv.ErrNotSupported)
-	assert.ErrorContains(t, err, "address handle")
-	assert.Zero(t, n)
-	_, err = qp.Init(ibv.GIDRequest{}, 0)
-	assert.ErrorContains(t, err, "no connection")
 }
 
 // The deepest queue that the device says it has: some providers grant more than that.

@@ -3,6 +3,8 @@ package ibv
 import (
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -19,10 +21,12 @@ type CompletionQueue interface {
 	Core() *core.CQ
 }
 
-// QPQueues are the completion queues of a queue pair. They may be the same, and
-// other queue pairs of the same device may share them.
+// QPQueues are the queues that a queue pair shares with others of the same device: its
+// completion queues, which may be the same, and its shared receive queue, if it has one
+// instead of its own.
 type QPQueues struct {
 	Send, Recv CompletionQueue
+	SRQ        *SRQ
 }
 
 // QP is a queue pair. Its methods may be called from several goroutines; posts to
@@ -44,26 +48,22 @@ type qpState struct {
 	name      string // as String, for errors of the data path
 	cap       QPCap
 	signalAll bool
+	sendFlags SendFlags  // that a work request may have
+	plain     [16]uint64 // see setPlain
 	sendCQ    *core.CQ
 	recvCQ    *core.CQ
+	srq       *srqState // or nil
 	queue     *inflight.Queue
 	sq        workQueue[cverbs.SendWR]
 	rq        workQueue[cverbs.RecvWR]
+	hasBound  bool       // a window of type 2; under the post lock
+	binds     []*binding // of type 2, of the batch that is being posted; under the post lock
 
-	modify sync.Mutex   // one Modify at a time
-	state  atomic.Int32 // as this program last set it; to RESET under both post locks
+	modify      sync.Mutex    // one Modify or Drain at a time
+	state       atomic.Int32  // as this program last set it; to RESET under both post locks
+	maxRdAtomic uint8         // as this program last set it; under the post lock
+	mtu         atomic.Uint32 // of the port's datagrams, in bytes; 0 where it is not known
 }
-
-// workQueue is the posting side of the send or the receive queue.
-type workQueue[T cverbs.SendWR | cverbs.RecvWR] struct {
-	mu      sync.Mutex // the post lock: scratch, and the head of the ring
-	closed  bool
-	scratch *cverbs.Scratch[T]
-}
-
-// batch is how many work requests go to the device in one call: enough to make the
-// call's own cost small beside theirs.
-const batch = 32
 
 // CreateQP makes a queue pair in state RESET. What the provider granted is in Cap,
 // often more than was asked for; asking for more than the device has is an error that
@@ -80,9 +80,12 @@ func (pd *PD) CreateQP(init QPInitAttr, queues QPQueues) (*QP, error) {
 		q.Discard()
 		return nil, &OpError{Op: "ibv_create_qp", Object: q.pd.String(), Err: err}
 	}
+	q.Reap(q.mayReap)
 	q.Ready(fmt.Sprintf("%#x of %s", q.num, pd.s.Ctx.Name))
 	q.name = q.String()
-	return &QP{pd: pd, s: q}, nil
+	qp := &QP{pd: pd, s: q}
+	life.Guard(qp, &q.Node)
+	return qp, nil
 }
 
 func (pd *PD) newQP(init QPInitAttr, queues QPQueues) (*qpState, error) {
@@ -104,14 +107,39 @@ func (pd *PD) newQP(init QPInitAttr, queues QPQueues) (*qpState, error) {
 	if send.Ctx != pd.s.Ctx || recv.Ctx != pd.s.Ctx {
 		return fail(syscall.EINVAL, fmt.Sprintf("%s, %s and %s belong to different devices, or to devices opened twice", &pd.s.Node, &send.Node, &recv.Node))
 	}
+	parents := []*life.Node{&pd.s.Node, &send.Node, &recv.Node}
+	q := &qpState{pd: pd.s, typ: init.Type, signalAll: init.SignalAll, sendCQ: send, recvCQ: recv}
+	q.sendFlags = knownSendFlags
+	if init.Type != QPTypeRC {
+		q.sendFlags &^= SendFence
+	}
+	q.setPlain()
+	if queues.SRQ != nil && queues.SRQ.s == nil {
+		return fail(syscall.EINVAL, "QPQueues.SRQ is a zero SRQ: make it with PD.CreateSRQ")
+	}
+	if queues.SRQ != nil {
+		q.srq = queues.SRQ.s
+		parents = append(parents, &q.srq.Node)
+		switch {
+		case q.srq.pd.Ctx != pd.s.Ctx:
+			return fail(syscall.EINVAL, fmt.Sprintf("%s belongs to another device, or to one opened twice", q.srq.name))
+		case init.Cap.MaxRecvWR != 0:
+			return fail(syscall.EINVAL, fmt.Sprintf("Cap.MaxRecvWR is %d, but with QPQueues.SRQ the QP has no receive queue of its own: leave it 0", init.Cap.MaxRecvWR))
+		}
+	}
 	if reason := overLimit(init.Cap, &pd.s.Ctx.Attr); reason != "" {
 		return fail(syscall.EINVAL, reason)
 	}
-	q := &qpState{pd: pd.s, typ: init.Type, signalAll: init.SignalAll, sendCQ: send, recvCQ: recv}
-	if err := q.Init("QP", q.destroy, &pd.s.Node, &send.Node, &recv.Node); err != nil {
+	if err := q.Init("QP", q.destroy, parents...); err != nil {
 		return fail(err, "")
 	}
-	h, granted, err := cverbs.CreateQP(pd.s.H, send.H, recv.H, cverbs.SRQ{}, int32(init.Type), init.SignalAll, cverbs.QPCap(init.Cap))
+	if q.srq != nil {
+		pd.s.Ctx.SharedQPs.Lock() // see destroy
+	}
+	h, granted, err := cverbs.CreateQP(pd.s.H, send.H, recv.H, q.srqHandle(), int32(init.Type), init.SignalAll, cverbs.QPCap(init.Cap))
+	if q.srq != nil {
+		pd.s.Ctx.SharedQPs.Unlock()
+	}
 	if err != nil {
 		reason := q.whyRefused(init, err) // while the PD and the CQs cannot be closed
 		q.Discard()
@@ -120,6 +148,9 @@ func (pd *PD) newQP(init QPInitAttr, queues QPQueues) (*qpState, error) {
 	// Some providers grant more than the device says it has.
 	granted.MaxSendWR = min(granted.MaxSendWR, inflight.MaxDepth)
 	granted.MaxRecvWR = min(granted.MaxRecvWR, inflight.MaxDepth)
+	if q.srq != nil {
+		granted.MaxRecvWR, granted.MaxRecvSGE = 0, 0 // what some providers leave here is of no use
+	}
 	q.h, q.addr, q.num, q.cap = h, cverbs.QPAddr(h), cverbs.QPNum(h), QPCap(granted)
 	return q, nil
 }
@@ -138,6 +169,13 @@ func (q *qpState) makeQueues() (err error) {
 		q.rq.scratch.Free()
 	}
 	return err
+}
+
+func (q *qpState) srqHandle() cverbs.SRQ {
+	if q.srq == nil {
+		return cverbs.SRQ{}
+	}
+	return q.srq.h
 }
 
 func coreCQ(c CompletionQueue) *core.CQ {
@@ -176,7 +214,7 @@ func (q *qpState) whyRefused(init QPInitAttr, err error) string {
 	works := func(inline uint32) bool {
 		c := cverbs.QPCap(init.Cap)
 		c.MaxInlineData = inline
-		h, _, err := cverbs.CreateQP(q.pd.H, q.sendCQ.H, q.recvCQ.H, cverbs.SRQ{}, int32(init.Type), init.SignalAll, c)
+		h, _, err := cverbs.CreateQP(q.pd.H, q.sendCQ.H, q.recvCQ.H, q.srqHandle(), int32(init.Type), init.SignalAll, c)
 		if err == nil {
 			_ = cverbs.DestroyQP(h)
 		}
@@ -206,6 +244,13 @@ func (qp *QP) Type() QPType { return qp.s.typ }
 // Cap returns what the provider granted.
 func (qp *QP) Cap() QPCap { return qp.s.cap }
 
+// InFlight returns how many work requests of the queue pair are posted and have not
+// completed: an unsignaled send counts until a later one of its queue has completed.
+// Those of a shared receive queue are not the queue pair's.
+func (qp *QP) InFlight() (sends, receives int) {
+	return qp.s.queue.Send.InFlight(), qp.s.queue.Recv.InFlight()
+}
+
 // PD returns the protection domain that the queue pair belongs to.
 func (qp *QP) PD() *PD { return qp.pd }
 
@@ -215,26 +260,92 @@ func (qp *QP) String() string { return qp.s.name }
 // Close destroys the queue pair. Work requests that are still with the device are
 // discarded and make no completions; completions that are queued already are not
 // reported any more. Their memory is free to use once Close has returned. Calls in
-// progress end first, and later posts fail with ErrClosed. Closing again returns
-// nil.
+// progress end first, a Drain at once, and later posts fail with ErrClosed. Closing
+// again returns nil.
+//
+// A bound memory window of type 2 belongs to the queue pair: while there is one, Close
+// changes nothing and returns an error that matches ErrBusy and names it.
+//
+// Of a shared receive queue it may take receives with it: those that it had begun to
+// fill. They never complete, and stay in use until the shared receive queue is closed.
 //
 // Implements: ibv_destroy_qp
 func (qp *QP) Close() error {
+	defer runtime.KeepAlive(qp)
 	return closeError("ibv_destroy_qp", qp.String(), qp.s.Close())
 }
 
 func (q *qpState) destroy() error {
-	q.setClosed(true)
+	undo := q.setRefuses(ErrClosed)
+	if q.hasBound {
+		harvest(q.sendCQ)
+		// Some devices wait for ever for a window that is bound to the QP, also by a bind whose
+		// completion nobody has polled.
+		if err := q.Busy(); err != nil {
+			undo()
+			return err
+		}
+	}
+	if q.srq != nil {
+		// So that the device lets go of the shared queue's receives in good order.
+		if cverbs.ModifyQP(q.h, &cverbs.QPAttr{State: int32(QPStateErr)}, uint32(AttrState)) == nil {
+			q.setState(QPStateErr)
+		}
+		q.pd.Ctx.SharedQPs.Lock()
+		defer q.pd.Ctx.SharedQPs.Unlock()
+		// Some providers remove the QP's completions with it, and so the last that is heard of
+		// the shared queue's receives.
+		harvest(q.recvCQ)
+	}
 	if err := q.pd.Ctx.Gone(cverbs.DestroyQP(q.h)); err != nil {
-		q.setClosed(false)
+		undo()
 		return err
 	}
 	unlock := core.LockCQs(q.sendCQ, q.recvCQ)
 	inflight.Queues.Retire(q.queue)
+	q.dropShared()
 	unlock()
 	q.sq.scratch.Free()
 	q.rq.scratch.Free()
 	return nil
+}
+
+// mayReap says whether a queue pair whose handle was dropped can be destroyed. As long as
+// the program can poll, its completions come; and what it has sent is sent in any case.
+func (q *qpState) mayReap() life.Verdict {
+	if q.sendCQ.Dropped() {
+		q.sendCQ.Mu.Lock()
+		q.sendCQ.Harvest(func(c *core.Completion) bool {
+			NoteInvalidation(q.sendCQ, &c.WC)
+			return true // nobody will ask for it
+		})
+		q.sendCQ.Mu.Unlock()
+	}
+	sends, recvs := q.queue.Send.InFlight(), q.queue.Recv.InFlight()
+	if sends > 0 || recvs > 0 && !q.recvCQ.Dropped() {
+		return life.Verdict{When: life.Later, Reason: fmt.Sprintf("%d sends and %d receives are in flight", sends, recvs)}
+	}
+	return life.Verdict{}
+}
+
+// dropShared takes from the completion queue the receives of the shared queue that this
+// QP has completed. Their tokens say nothing of the QP, whose number another may have
+// next. The caller holds the lock of the completion queue, and the device completes
+// nothing more.
+func (q *qpState) dropShared() {
+	if q.srq == nil {
+		return
+	}
+	isOurs := func(c *core.Completion) bool {
+		ours := c.Kind == inflight.Shared && c.WC.QPNum == q.num
+		if ours {
+			NoteInvalidation(q.recvCQ, &c.WC)
+		}
+		return ours
+	}
+	q.pd.Ctx.ForgetLastWQE(q.addr)
+	q.recvCQ.Spill = slices.DeleteFunc(q.recvCQ.Spill, func(c core.Completion) bool { return isOurs(&c) })
+	q.recvCQ.Harvest(isOurs)
 }
 
 func (q *qpState) lockPosts() (unlock func()) {
@@ -243,7 +354,10 @@ func (q *qpState) lockPosts() (unlock func()) {
 	return func() { q.rq.mu.Unlock(); q.sq.mu.Unlock() }
 }
 
-func (q *qpState) setClosed(closed bool) {
+// setRefuses has later posts fail with err, or not, and returns what undoes it.
+func (q *qpState) setRefuses(err error) (undo func()) {
 	defer q.lockPosts()()
-	q.sq.closed, q.rq.closed = closed, closed
+	was := q.sq.refuses
+	q.sq.refuses, q.rq.refuses = err, err
+	return func() { q.setRefuses(was) }
 }

@@ -86,13 +86,15 @@ func (a SRQAttr) check(mask SRQAttrMask, maxWR uint32) error {
 	return nil
 }
 
+var errNoSRQResize = errors.New("the device cannot resize a shared receive queue: SRQMaxWR needs DeviceSRQResize")
+
 // checkDevice refuses what the device says that it does not have.
 func (a SRQAttr) checkDevice(mask SRQAttrMask, d *cverbs.DeviceAttr) error {
 	if mask&SRQMaxWR == 0 {
 		return nil
 	}
 	if DeviceCapFlags(d.DeviceCapFlags)&DeviceSRQResize == 0 {
-		return errors.New("the device cannot resize a shared receive queue: SRQMaxWR needs DeviceSRQResize")
+		return errNoSRQResize
 	}
 	return SRQInitAttr{MaxWR: a.MaxWR}.checkDevice(d)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"sync/atomic"
 	"syscall"
 
@@ -20,6 +21,7 @@ type bufferState struct {
 	mem    []byte // whole pages
 	len    int
 	closed atomic.Bool
+	seen   atomic.Bool // Bytes was called
 }
 
 // Alloc allocates a buffer of at least one byte. It is not limited by memlock until
@@ -46,8 +48,11 @@ func newBuffer(size, page, flags int) (*Buffer, error) {
 	if err := s.Init("buffer", s.destroy); err != nil {
 		return nil, errors.Join(err, unmapMemory(mem))
 	}
+	s.Reap(s.mayReap)
 	s.Ready(fmt.Sprintf("of %d bytes at %p", size, mem))
-	return &Buffer{s}, nil
+	b := &Buffer{s}
+	life.Guard(b, &s.Node)
+	return b, nil
 }
 
 // alloc maps whole pages for size bytes.
@@ -80,7 +85,17 @@ func (b *Buffer) Bytes() []byte {
 	if b.s.closed.Load() {
 		return nil
 	}
-	return b.s.mem[:b.s.len:b.s.len]
+	b.s.seen.Store(true)
+	return b.s.bytes()
+}
+
+func (s *bufferState) bytes() []byte { return s.mem[:s.len:s.len] }
+
+func (s *bufferState) mayReap() life.Verdict {
+	if s.seen.Load() {
+		return life.Verdict{When: life.Never, Reason: "a slice of its bytes may still be in use"}
+	}
+	return life.Verdict{}
 }
 
 func (s *bufferState) destroy() error {
@@ -93,6 +108,7 @@ func (s *bufferState) destroy() error {
 // and returns an error that matches ibv.ErrBusy and names the Region. Closing again
 // returns nil.
 func (b *Buffer) Close() error {
+	defer runtime.KeepAlive(b)
 	if err := b.s.Close(); err != nil {
 		return &ibv.OpError{Op: "munmap", Object: b.s.String(), Err: err}
 	}

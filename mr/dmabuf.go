@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/goverbs/ibv"
+	"github.com/goverbs/goverbs/internal/core"
 	"github.com/goverbs/goverbs/internal/cverbs"
 )
 
@@ -23,7 +24,7 @@ import (
 // Implements: ibv_reg_dmabuf_mr
 func RegisterDMABuf(pd *ibv.PD, fd int, offset uint64, length int, iova uint64, access ibv.AccessFlags) (*Region, error) {
 	const op = "ibv_reg_dmabuf_mr"
-	s := &regionState{length: length, addr: iova, fixed: true, access: access}
+	s := &regionState{MR: core.MR{Access: uint32(access), Addr: iova, Len: length}, fixed: true}
 	if reason := s.checkDMABuf(offset); reason != "" {
 		return nil, regError(op, pd, syscall.EINVAL, reason)
 	}
@@ -33,7 +34,7 @@ func RegisterDMABuf(pd *ibv.PD, fd int, offset uint64, length int, iova uint64, 
 	}
 	h, err := cverbs.RegDMABufMR(c.H, fd, offset, uint64(length), iova, uint32(access))
 	if err != nil {
-		s.Discard()
+		s.abandon()
 		return nil, regError(op, pd, err, whyNoDMABuf(fd, err))
 	}
 	return s.finish(h), nil
@@ -41,10 +42,10 @@ func RegisterDMABuf(pd *ibv.PD, fd int, offset uint64, length int, iova uint64, 
 
 func (s *regionState) checkDMABuf(offset uint64) string {
 	const can = ibv.AccessLocalWrite | ibv.AccessRemoteWrite | ibv.AccessRemoteRead | ibv.AccessRemoteAtomic | ibv.AccessRelaxedOrdering
-	if s.length < 1 {
-		return fmt.Sprintf("%d bytes of a dma-buf: at least 1", s.length)
+	if s.Len < 1 {
+		return fmt.Sprintf("%d bytes of a dma-buf: at least 1", s.Len)
 	}
-	if other := s.access &^ can; other != 0 {
+	if other := s.access() &^ can; other != 0 {
 		return fmt.Sprintf("a dma-buf cannot have the access flags %v", other)
 	}
 	return s.checkIOVA(offset)

@@ -19,23 +19,23 @@ import (
 // Implements: ibv_reg_mr_iova
 func RegisterIOVA(pd *ibv.PD, buf *Buffer, iova uint64, access ibv.AccessFlags) (*Region, error) {
 	const op = "ibv_reg_mr_iova"
-	if buf == nil {
+	if buf == nil || buf.s == nil {
 		return nil, regError(op, pd, syscall.EINVAL, noBuffer)
 	}
-	return register(op, pd, &regionState{mem: buf.Bytes(), buf: buf.s, access: access, addr: iova, fixed: true})
+	return register(op, pd, &regionState{mem: buf.s.bytes(), buf: buf.s, MR: core.MR{Access: uint32(access), Addr: iova}, fixed: true})
 }
 
 // IOVA returns the address by which work requests and peers name the first byte: where
 // the memory is in this process, unless the region was registered with another.
-func (r *Region) IOVA() uint64 { return r.s.addr }
+func (r *Region) IOVA() uint64 { return r.s.Addr }
 
 // setAddr makes addr, where the memory is, the region's address, unless its access
 // flags say that addresses count from zero. Some kernels take that flag and count from
 // addr all the same, so zero is then asked for like any other address.
 func (s *regionState) setAddr(addr uint64) {
-	s.addr, s.fixed = addr, false
-	if s.access&ibv.AccessZeroBased != 0 {
-		s.addr, s.fixed = 0, true
+	s.Addr, s.fixed = addr, false
+	if s.access()&ibv.AccessZeroBased != 0 {
+		s.Addr, s.fixed = 0, true
 	}
 }
 
@@ -44,12 +44,12 @@ func (s *regionState) setAddr(addr uint64) {
 func (s *regionState) checkIOVA(addr uint64) string {
 	page := uint64(os.Getpagesize())
 	switch {
-	case s.access&ibv.AccessZeroBased != 0 && s.addr != 0:
-		return fmt.Sprintf("ZeroBased means addresses from 0 on, not from %#x", s.addr)
-	case s.length > 0 && s.addr > math.MaxUint64-uint64(s.length-1):
-		return fmt.Sprintf("%d bytes from IOVA %#x on pass the end of the address space", s.length, s.addr)
-	case s.addr%page != addr%page:
-		return fmt.Sprintf("IOVA %#x is %d bytes into a page of %d and the memory %d: both must be the same", s.addr, s.addr%page, page, addr%page)
+	case s.access()&ibv.AccessZeroBased != 0 && s.Addr != 0:
+		return fmt.Sprintf("ZeroBased means addresses from 0 on, not from %#x", s.Addr)
+	case s.Len > 0 && s.Addr > math.MaxUint64-uint64(s.Len-1):
+		return fmt.Sprintf("%d bytes from IOVA %#x on pass the end of the address space", s.Len, s.Addr)
+	case s.Addr%page != addr%page:
+		return fmt.Sprintf("IOVA %#x is %d bytes into a page of %d and the memory %d: both must be the same", s.Addr, s.Addr%page, page, addr%page)
 	}
 	return ""
 }
@@ -73,7 +73,7 @@ func (s *regionState) mustHold(off, n int) {
 	if s.closed.Load() {
 		panic("mr: an SGE of a closed region")
 	}
-	if off < 0 || n < 0 || off > s.length || n > s.length-off {
-		panic(fmt.Sprintf("mr: an SGE of %d bytes from %d on is outside a region of %d", n, off, s.length))
+	if off < 0 || n < 0 || off > s.Len || n > s.Len-off {
+		panic(fmt.Sprintf("mr: an SGE of %d bytes from %d on is outside a region of %d", n, off, s.Len))
 	}
 }

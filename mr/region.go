@@ -19,26 +19,29 @@ import (
 // called from several goroutines; its bytes follow the rules of the package.
 //
 // Implements: ibv_mr
-type Region struct{ s *regionState }
+type Region struct {
+	s   *regionState
+	ref core.MRRef // what SGEs hold
+}
 
+// regionState adds to what work requests need of a region what this package does.
 type regionState struct {
-	life.Node
-	h      cverbs.MR
-	pd     *core.PD
-	buf    *bufferState // that mem is, or nil
-	mem    []byte       // nil for a dma-buf
-	length int
-	addr   uint64 // by which work requests and peers name the first byte
-	fixed  bool   // addr was chosen when registering, it is not where mem was
-	lkey   uint32
-	rkey   uint32
-	access ibv.AccessFlags
-	pages  []byte         // allocated for the region alone, and freed with it
-	pin    runtime.Pinner // for memory that a Go slice owns
+	core.MR
+	buf   *bufferState   // that mem is, or nil
+	mem   []byte         // nil for a dma-buf
+	fixed bool           // Addr was chosen when registering, it is not where mem was
+	pages []byte         // allocated for the region alone, and freed with it
+	pin   runtime.Pinner // for memory that a Go slice owns
 
 	closed  atomic.Bool // deregistered
+	seen    atomic.Bool // Bytes was called
+	reaping atomic.Bool // the collector, not the program, ends the region
 	spoiled bool        // a failed Rereg left no registration that holds
 }
+
+func withAccess(access ibv.AccessFlags) core.MR { return core.MR{Access: uint32(access)} }
+
+func (s *regionState) access() ibv.AccessFlags { return ibv.AccessFlags(s.Access) }
 
 // Register registers a whole buffer with a protection domain. The buffer stays the
 // caller's to close, after the region.
@@ -49,10 +52,10 @@ type regionState struct {
 //
 // Implements: ibv_reg_mr
 func Register(pd *ibv.PD, buf *Buffer, access ibv.AccessFlags) (*Region, error) {
-	if buf == nil {
+	if buf == nil || buf.s == nil {
 		return nil, regError(opReg, pd, syscall.EINVAL, noBuffer)
 	}
-	return register(opReg, pd, &regionState{mem: buf.Bytes(), buf: buf.s, access: access})
+	return register(opReg, pd, &regionState{mem: buf.s.bytes(), buf: buf.s, MR: withAccess(access)})
 }
 
 // AllocRegion allocates a buffer of size bytes and registers it. Closing the region
@@ -62,7 +65,7 @@ func AllocRegion(pd *ibv.PD, size int, access ibv.AccessFlags) (*Region, error) 
 	if err != nil {
 		return nil, err
 	}
-	region, err := register(opReg, pd, &regionState{mem: pages[:size:size], pages: pages, access: access})
+	region, err := register(opReg, pd, &regionState{mem: pages[:size:size], pages: pages, MR: withAccess(access)})
 	if err != nil {
 		return nil, errors.Join(err, unmapMemory(pages))
 	}
@@ -80,7 +83,7 @@ func RegisterSlice(pd *ibv.PD, b []byte, access ibv.AccessFlags) (*Region, error
 	if len(b) == 0 {
 		return nil, regError(opReg, pd, syscall.EINVAL, "no memory: the slice is empty")
 	}
-	s := &regionState{mem: b[:len(b):len(b)], access: access}
+	s := &regionState{mem: b[:len(b):len(b)], MR: withAccess(access)}
 	s.pin.Pin(unsafe.SliceData(b))
 	region, err := register(opReg, pd, s)
 	if err != nil {
@@ -91,7 +94,7 @@ func RegisterSlice(pd *ibv.PD, b []byte, access ibv.AccessFlags) (*Region, error
 
 func register(op string, pd *ibv.PD, s *regionState) (*Region, error) {
 	addr := addrOf(s.mem)
-	s.length = len(s.mem)
+	s.Len = len(s.mem)
 	if !s.fixed {
 		s.setAddr(uint64(addr))
 	}
@@ -100,17 +103,17 @@ func register(op string, pd *ibv.PD, s *regionState) (*Region, error) {
 		return nil, err
 	}
 	if reason := s.checkIOVA(uint64(addr)); reason != "" {
-		s.Discard()
+		s.abandon()
 		return nil, regError(op, pd, syscall.EINVAL, reason)
 	}
 	var h cverbs.MR
 	if s.fixed {
-		h, err = cverbs.RegMRIOVA(c.H, addr, s.length, s.addr, uint32(s.access))
+		h, err = cverbs.RegMRIOVA(c.H, addr, s.Len, s.Addr, s.Access)
 	} else {
-		h, err = cverbs.RegMR(c.H, addr, s.length, uint32(s.access))
+		h, err = cverbs.RegMR(c.H, addr, s.Len, s.Access)
 	}
 	if err != nil {
-		s.Discard()
+		s.abandon()
 		return nil, refused(op, pd, s, err)
 	}
 	return s.finish(h), nil
@@ -124,7 +127,7 @@ func (s *regionState) begin(op string, pd *ibv.PD) (*core.PD, error) {
 	if c == nil {
 		return nil, regError(op, pd, syscall.EINVAL, "no protection domain: the PD is nil")
 	}
-	if err := checkAccess(s.access, c.Ctx); err != nil {
+	if err := checkAccess(s.access(), c.Ctx); err != nil {
 		return nil, regError(op, pd, err.Err, err.Reason)
 	}
 	parents := []*life.Node{&c.Node}
@@ -134,19 +137,33 @@ func (s *regionState) begin(op string, pd *ibv.PD) (*core.PD, error) {
 	if err := s.Init("MR", s.destroy, parents...); err != nil {
 		return nil, regError(op, pd, err, "")
 	}
-	s.pd = c
+	if err := s.Enter(); err != nil {
+		s.Discard()
+		return nil, regError(op, pd, err, "")
+	}
+	s.PD = c
 	return c, nil
+}
+
+// abandon undoes begin.
+func (s *regionState) abandon() {
+	s.Leave()
+	s.Discard()
 }
 
 // finish takes over what was registered.
 func (s *regionState) finish(h cverbs.MR) *Region {
-	s.h = h
-	s.lkey, s.rkey = cverbs.Keys(h)
+	s.H = h
+	s.LKey, s.RKey = cverbs.Keys(h)
+	s.Local = uint64(addrOf(s.mem))
+	s.Reap(s.mayReap)
 	s.Ready(s.label())
-	return &Region{s}
+	r := &Region{s: s, ref: core.MRRef{MR: &s.MR}}
+	life.Guard(r, &s.Node)
+	return r
 }
 
-func (s *regionState) label() string { return fmt.Sprintf("lkey %#x of %s", s.lkey, s.pd.Ctx.Name) }
+func (s *regionState) label() string { return fmt.Sprintf("lkey %#x of %s", s.LKey, s.PD.Ctx.Name) }
 
 // What memlock answers where there is no limit.
 const unlimited = "unlimited"
@@ -168,7 +185,7 @@ func regError(op string, pd *ibv.PD, err error, reason string) *ibv.OpError {
 // of locked memory, which no message of the kernel says.
 func refused(op string, pd *ibv.PD, s *regionState, err error) error {
 	e := regError(op, pd, err, "")
-	size := s.length
+	size := s.Len
 	switch {
 	case uint64(size) > pd.Core().Ctx.Attr.MaxMRSize:
 		e.Reason = fmt.Sprintf("%d bytes are more than the device's max_mr_size %d", size, pd.Core().Ctx.Attr.MaxMRSize)
@@ -179,10 +196,10 @@ func refused(op string, pd *ibv.PD, s *regionState, err error) error {
 		e.Reason = fmt.Sprintf("cannot lock %d bytes of memory; the limit of this process is %s (ulimit -l); raise it "+
 			"(LimitMEMLOCK= in systemd, --ulimit memlock=-1 for a container, /etc/security/limits.conf) or give it CAP_IPC_LOCK", size, memlock())
 	case errors.Is(err, syscall.EFAULT):
-		e.Reason = fmt.Sprintf("the memory is not mapped with the rights that %v needs", s.access)
+		e.Reason = fmt.Sprintf("the memory is not mapped with the rights that %v needs", s.access())
 	case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.EOPNOTSUPP):
-		e.Reason = fmt.Sprintf("the device refuses the access flags %v", s.access)
-		if s.access&ibv.AccessZeroBased != 0 {
+		e.Reason = fmt.Sprintf("the device refuses the access flags %v", s.access())
+		if s.access()&ibv.AccessZeroBased != 0 {
 			e.Reason += "; RegisterIOVA at 0 does the same without ZeroBased"
 		}
 	}
@@ -197,20 +214,24 @@ func (r *Region) Bytes() []byte {
 	if r.s.closed.Load() {
 		return nil
 	}
+	r.s.seen.Store(true)
+	if r.s.buf != nil {
+		r.s.buf.seen.Store(true)
+	}
 	return r.s.mem
 }
 
 // Len returns the length in bytes.
-func (r *Region) Len() int { return r.s.length }
+func (r *Region) Len() int { return r.s.Len }
 
 // LKey returns the key that SGEs of this process use.
-func (r *Region) LKey() uint32 { return r.s.lkey }
+func (r *Region) LKey() uint32 { return r.s.LKey }
 
 // RKey returns the key that a peer uses, if Access has remote rights.
-func (r *Region) RKey() uint32 { return r.s.rkey }
+func (r *Region) RKey() uint32 { return r.s.RKey }
 
 // Access returns the rights that the region was registered with.
-func (r *Region) Access() ibv.AccessFlags { return r.s.access }
+func (r *Region) Access() ibv.AccessFlags { return r.s.access() }
 
 // String names the region and its device.
 func (r *Region) String() string { return r.s.String() }
@@ -225,34 +246,23 @@ func (r *Region) SGE(off, n int) ibv.SGE {
 	if uint64(n) > maxSGE {
 		panic(fmt.Sprintf("mr: an SGE of %d bytes is longer than %d", n, uint64(maxSGE)))
 	}
-	return ibv.SGE{Addr: r.s.addr + uint64(off), Length: uint32(n), LKey: r.s.lkey}
+	return ibv.NewSGE(&r.ref, r.s.Addr+uint64(off), uint32(n))
 }
 
-// Close ends the registration and frees what AllocRegion allocated. No work request
-// that uses the region may be with the device, and no peer may use it: both would
-// fail with a protection error. Closing again returns nil.
-//
-// Implements: ibv_dereg_mr
-func (r *Region) Close() error {
-	if err := r.s.Close(); err != nil {
-		return &ibv.OpError{Op: "ibv_dereg_mr", Object: r.String(), Err: err}
-	}
-	return nil
+// Remote returns what a peer needs to reach the region, as far as its access flags and
+// those of the queue pair allow. Slice gives a part of it.
+func (r *Region) Remote() ibv.RemoteRange {
+	return ibv.RemoteRange{Addr: r.s.Addr, Length: uint64(r.s.Len), RKey: r.s.RKey}
 }
 
-func (s *regionState) destroy() error {
-	if !s.closed.Load() {
-		if err := s.pd.Ctx.Gone(cverbs.DeregMR(s.h)); err != nil {
-			return err
-		}
-		s.closed.Store(true) // if the rest fails, closing again goes on from here
-		s.pin.Unpin()
-	}
-	if s.pages == nil {
-		return nil
-	}
-	if err := unmapMemory(s.pages); err != nil {
-		return fmt.Errorf("munmap, after the deregistration: %w", err)
-	}
-	return nil
+// MWBind says that a memory window is to be n bytes of the region from off, for a peer
+// that may do what access says. It panics if they are not inside the region, as SGE does.
+// The region needs AccessMWBind, and AccessLocalWrite for remote write and atomics.
+func (r *Region) MWBind(mw *ibv.MW, off, n int, access ibv.AccessFlags) ibv.MWBind {
+	r.s.mustHold(off, n)
+	return ibv.NewMWBind(mw, &r.ref, r.s.Addr+uint64(off), uint64(n), access)
 }
+
+// InFlight returns how many work requests that use the region are posted and have not
+// completed. What peers do with it is not known here.
+func (r *Region) InFlight() int { return r.s.InFlight() }

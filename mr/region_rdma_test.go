@@ -43,8 +43,12 @@ func TestSGE(t *testing.T) {
 	pd := rdmatest.PD(t, rdmatest.Open(t))
 	r := rdmatest.Region(t, pd, 100)
 	base := r.SGE(0, 0).Addr
-	assert.Equal(t, ibv.SGE{Addr: base + 10, Length: 90, LKey: r.LKey()}, r.SGE(10, 90))
-	assert.Equal(t, ibv.SGE{Addr: base + 100, Length: 0, LKey: r.LKey()}, r.SGE(100, 0))
+	for _, good := range [][2]int{{10, 90}, {100, 0}} {
+		sge := r.SGE(good[0], good[1])
+		assert.Equal(t, base+uint64(good[0]), sge.Addr)
+		assert.EqualValues(t, good[1], sge.Length)
+		assert.Equal(t, r.LKey(), sge.LKey)
+	}
 	for _, bad := range [][2]int{{-1, 1}, {0, 101}, {100, 1}, {50, -1}} {
 		assert.Panics(t, func() { r.SGE(bad[0], bad[1]) }, "%v", bad)
 	}

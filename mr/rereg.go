@@ -8,6 +8,7 @@ import (
 	"github.com/goverbs/goverbs/ibv"
 	"github.com/goverbs/goverbs/internal/core"
 	"github.com/goverbs/goverbs/internal/cverbs"
+	"github.com/goverbs/goverbs/internal/inflight"
 )
 
 //go:generate go run golang.org/x/tools/cmd/stringer@v0.52.0 -type=ReregCode,Registration -linecomment -output=rereg_string.go
@@ -122,7 +123,22 @@ func (r *Region) Rereg(attr ReregAttr, mask ReregMask) error {
 	if mask&ReregAccess != 0 {
 		access = next.access
 	}
-	code, err := cverbs.ReregMR(s.h, uint32(mask), pd, addr, length, uint32(access))
+	// A post must find the one or the other, and the device finish with the old.
+	if n := s.Shut(); n > 0 {
+		s.release(next)
+		return fail(&inflight.BusyError{InFlight: n}, "")
+	}
+	if err := s.Busy(); err != nil { // a bound memory window
+		s.Reopen()
+		s.release(next)
+		return fail(err, "")
+	}
+	defer func() {
+		if !s.spoiled { // else nothing may use it any more
+			s.Reopen()
+		}
+	}()
+	code, err := cverbs.ReregMR(s.H, uint32(mask), pd, addr, length, uint32(access))
 	return s.settle(next, ReregCode(code), err)
 }
 
@@ -137,13 +153,13 @@ type holding struct {
 	access ibv.AccessFlags
 }
 
-func (s *regionState) holding() holding { return holding{s.pd, s.buf, s.mem, s.addr, s.access} }
+func (s *regionState) holding() holding { return holding{s.PD, s.buf, s.mem, s.Addr, s.access()} }
 
 // changed returns what the region is to be, but for the address of new memory.
 func (s *regionState) changed(attr *ReregAttr, mask ReregMask) holding {
 	h := s.holding()
 	if mask&ReregTranslation != 0 {
-		h.buf, h.mem = attr.Buffer.s, attr.Buffer.Bytes()
+		h.buf, h.mem = attr.Buffer.s, attr.Buffer.s.bytes()
 	}
 	if mask&ReregPD != 0 {
 		h.pd = attr.PD.Core()
@@ -158,10 +174,10 @@ func (s *regionState) checkRereg(attr *ReregAttr, mask ReregMask) *ibv.OpError {
 	refuse := func(format string, args ...any) *ibv.OpError {
 		return &ibv.OpError{Err: syscall.EINVAL, Reason: fmt.Sprintf(format, args...)}
 	}
-	access := s.access
+	access := s.access()
 	if mask&ReregAccess != 0 {
 		access = attr.Access
-		if err := checkAccess(access, s.pd.Ctx); err != nil {
+		if err := checkAccess(access, s.PD.Ctx); err != nil {
 			return err
 		}
 	}
@@ -172,13 +188,13 @@ func (s *regionState) checkRereg(attr *ReregAttr, mask ReregMask) *ibv.OpError {
 		return refuse("a region of a dma-buf cannot be changed")
 	case mask == 0 || mask&^(ReregTranslation|ReregPD|ReregAccess) != 0:
 		return refuse("ReregMask %#x: use ReregTranslation, ReregPD and ReregAccess", uint32(mask))
-	case mask&ReregTranslation != 0 && attr.Buffer == nil:
+	case mask&ReregTranslation != 0 && (attr.Buffer == nil || attr.Buffer.s == nil):
 		return refuse(noBuffer)
 	case mask&ReregPD != 0 && attr.PD.Core() == nil:
 		return refuse("no protection domain: the PD is nil")
-	case mask&ReregPD != 0 && attr.PD.Core().Ctx != s.pd.Ctx:
+	case mask&ReregPD != 0 && attr.PD.Core().Ctx != s.PD.Ctx:
 		return refuse("%s belongs to another device, or to the device opened again", attr.PD.Core())
-	case (access^s.access)&ibv.AccessZeroBased != 0:
+	case (access^s.access())&ibv.AccessZeroBased != 0:
 		return refuse("ZeroBased cannot be changed: register the memory anew")
 	case mask&ReregTranslation != 0 && access&ibv.AccessZeroBased != 0:
 		return refuse("new memory is named by its own addresses, which ZeroBased contradicts: register it anew")
@@ -220,9 +236,9 @@ func (s *regionState) settle(next holding, code ReregCode, err error) error {
 		s.release(next)
 	case RegistrationNew:
 		s.release(old)
-		s.pd, s.buf, s.mem, s.addr, s.access = next.pd, next.buf, next.mem, next.addr, next.access
-		s.length = len(s.mem)
-		s.lkey, s.rkey = cverbs.Keys(s.h)
+		s.PD, s.buf, s.mem, s.Addr, s.Access = next.pd, next.buf, next.mem, next.addr, uint32(next.access)
+		s.Len, s.Local = len(s.mem), uint64(addrOf(s.mem))
+		s.LKey, s.RKey = cverbs.Keys(s.H)
 		s.Rename(s.label())
 	case RegistrationNone:
 		s.spoiled = true

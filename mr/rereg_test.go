@@ -68,7 +68,7 @@ func TestCheckIOVA(t *testing.T) {
 		{0, 7*page + 16, 10, ibv.AccessZeroBased, "the memory 16"},
 		{page, page, 10, ibv.AccessZeroBased, "ZeroBased means addresses from 0 on"},
 	} {
-		s := regionState{addr: test.iova, length: test.length, access: test.access}
+		s := regionState{MR: core.MR{Addr: test.iova, Len: test.length, Access: uint32(test.access)}}
 		if got := s.checkIOVA(test.addr); test.want == "" {
 			assert.Empty(t, got)
 		} else {
@@ -86,23 +86,23 @@ func TestOnDemandNeedsTheDevice(t *testing.T) {
 }
 
 func TestDMABufArguments(t *testing.T) {
-	s := regionState{length: 4096, access: ibv.AccessLocalWrite | ibv.AccessRemoteRead}
+	s := regionState{MR: core.MR{Len: 4096, Access: uint32(ibv.AccessLocalWrite | ibv.AccessRemoteRead)}}
 	require.Empty(t, s.checkDMABuf(4096))
 	assert.Contains(t, s.checkDMABuf(1), "bytes into a page")
 	for access, want := range map[ibv.AccessFlags]string{
 		ibv.AccessOnDemand: "OnDemand", ibv.AccessZeroBased: "ZeroBased", ibv.AccessMWBind | ibv.AccessLocalWrite: "flags MWBind",
 	} {
-		s.access = access
+		s.Access = uint32(access)
 		assert.Contains(t, s.checkDMABuf(0), want)
 	}
 	for _, length := range []int{0, -1} {
-		s := regionState{length: length}
+		s := regionState{MR: core.MR{Len: length}}
 		assert.Contains(t, s.checkDMABuf(0), "at least 1")
 	}
 }
 
 func TestPieceOfARegion(t *testing.T) {
-	s := regionState{length: 100}
+	s := regionState{MR: core.MR{Len: 100}}
 	for _, ok := range [][2]int{{0, 0}, {0, 100}, {100, 0}, {99, 1}} {
 		assert.NotPanics(t, func() { s.mustHold(ok[0], ok[1]) })
 	}
@@ -127,7 +127,7 @@ func TestReregThatLeavesNothing(t *testing.T) {
 	node(newPD, "new PD")
 	node(oldBuf, "old buffer")
 	node(newBuf, "new buffer")
-	s := &regionState{pd: oldPD, buf: oldBuf, mem: make([]byte, 8), lkey: 1}
+	s := &regionState{MR: core.MR{PD: oldPD, LKey: 1}, buf: oldBuf, mem: make([]byte, 8)}
 	node(s, "MR", &oldPD.Node, &oldBuf.Node)
 	next := holding{pd: newPD, buf: newBuf, mem: make([]byte, 9)}
 	require.NoError(t, s.hold(next))
@@ -140,7 +140,7 @@ func TestReregThatLeavesNothing(t *testing.T) {
 	for _, n := range []*life.Node{&oldPD.Node, &newPD.Node, &oldBuf.Node, &newBuf.Node} {
 		assert.ErrorIs(t, n.Close(), syscall.EBUSY)
 	}
-	err = (&Region{s}).Rereg(ReregAttr{}, ReregAccess)
+	err = (&Region{s: s}).Rereg(ReregAttr{}, ReregAccess)
 	require.ErrorContains(t, err, "left no registration that holds")
 	require.ErrorAs(t, err, &e)
 	assert.Equal(t, RegistrationNone, e.Holds)

@@ -30,7 +30,7 @@ var root = os.DirFS("../..")
 var mayImport = map[string][]string{
 	"ibv": {"internal/core", "internal/cverbs", "internal/inflight", "internal/life", "internal/sysfs"},
 	"cq":  {"ibv", "internal/core", "internal/cverbs", "internal/inflight", "internal/life"},
-	"mr":  {"ibv", "internal/core", "internal/cverbs", "internal/life", "golang.org/x/sys/unix"},
+	"mr":  {"ibv", "internal/core", "internal/cverbs", "internal/inflight", "internal/life", "golang.org/x/sys/unix"},
 
 	"rdmacm": {},
 
@@ -40,7 +40,7 @@ var mayImport = map[string][]string{
 	"cmd/pingpong":               {"ibv", "cq", "mr", "github.com/spf13/pflag"},
 	"internal/examples/exchange": {"ibv", "cq", "mr"},
 
-	"internal/core":     {"internal/cverbs", "internal/life"},
+	"internal/core":     {"internal/cverbs", "internal/inflight", "internal/life"},
 	"internal/cverbs":   {},
 	"internal/inflight": {},
 	"internal/life":     {},

@@ -23,6 +23,12 @@ type Context struct {
 	IWARP    bool              // its transitions of a QP are not those of InfiniBand
 	Software bool              // made by the kernel, with no hardware below
 	Attr     cverbs.DeviceAttr // as it was when the device was opened
+
+	// SharedQPs keeps the number of a queue pair with a shared receive queue from being
+	// given to another before its completions are out of the way.
+	SharedQPs sync.Mutex
+
+	last lastWQE
 }
 
 // PD is a protection domain.
@@ -30,34 +36,6 @@ type PD struct {
 	life.Node
 	H   cverbs.PD
 	Ctx *Context
-}
-
-// CQ is a completion queue. Mu is the CQ lock: it covers polling and whatever
-// else releases slots of the queue pairs that report to the CQ.
-type CQ struct {
-	life.Node
-	H   cverbs.CQ
-	Ctx *Context
-
-	Mu     sync.Mutex
-	Closed bool // under Mu
-}
-
-// LockCQs locks one or two completion queues, always in the same order, and
-// returns what unlocks them.
-func LockCQs(a, b *CQ) (unlock func()) {
-	if a == b {
-		a.Mu.Lock()
-		return a.Mu.Unlock
-	}
-	if a.Before(&b.Node) {
-		a.Mu.Lock()
-		b.Mu.Lock()
-	} else {
-		b.Mu.Lock()
-		a.Mu.Lock()
-	}
-	return func() { a.Mu.Unlock(); b.Mu.Unlock() }
 }
 
 // Label names an object by its handle number and device.

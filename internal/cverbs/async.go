@@ -16,7 +16,3 @@ func TakeAsyncEvent(c Context) (AsyncEvent, error) {
 	}
 	return AsyncEvent{Type: int32(typ), Port: int32(port), Element: uintptr(element)}, nil
 }
-
-// AsyncFD returns the file descriptor that is readable while TakeAsyncEvent has an
-// event to take. The context owns it.
-func AsyncFD(c Context) int { return int(c.p.async_fd) }

@@ -9,6 +9,9 @@ func FromBE32(v uint32) uint32 {
 	return binary.BigEndian.Uint32(b[:])
 }
 
+// ToBE32 is the reverse of FromBE32.
+func ToBE32(v uint32) uint32 { return FromBE32(v) }
+
 func fromBE64(v uint64) uint64 {
 	var b [8]byte
 	binary.NativeEndian.PutUint64(b[:], v)

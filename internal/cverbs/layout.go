@@ -66,33 +66,44 @@ type (
 	}
 )
 
-func (w *SendWR) clearUnions() {
-	w.wr, w.xrc, w.bind = [4]uint64{}, 0, [6]uint64{}
+// ClearUnions is for an operation that has no part in them.
+func (w *SendWR) ClearUnions() {
+	w.wr = [4]uint64{}
+	w.clearBind()
+}
+
+// clearBind clears what only a bind sets.
+func (w *SendWR) clearBind() {
+	if w.bind[0] != 0 {
+		w.bind = [6]uint64{}
+	}
 }
 
 // SetRemote sets what an RDMA read or write reaches at the peer.
 func (w *SendWR) SetRemote(addr uint64, rkey uint32) {
-	w.clearUnions()
+	w.wr = [4]uint64{}
 	*(*wrRDMA)(unsafe.Pointer(&w.wr)) = wrRDMA{addr: addr, rkey: rkey}
+	w.clearBind()
 }
 
 // SetAtomic sets the operands of an atomic: compareAdd is what to add, or what to
 // compare with before swap is stored.
 func (w *SendWR) SetAtomic(addr, compareAdd, swap uint64, rkey uint32) {
-	w.clearUnions()
 	*(*wrAtomic)(unsafe.Pointer(&w.wr)) = wrAtomic{addr: addr, compareAdd: compareAdd, swap: swap, rkey: rkey}
+	w.clearBind()
 }
 
 // SetUD sets where a datagram goes; ah is what AHAddr returns.
 func (w *SendWR) SetUD(ah uintptr, qpn, qkey uint32) {
-	w.clearUnions()
+	w.wr = [4]uint64{}
 	*(*wrUD)(unsafe.Pointer(&w.wr)) = wrUD{ah: ah, qpn: qpn, qkey: qkey}
+	w.clearBind()
 }
 
 // SetBind sets what a bind does: window mw, as MWAddr returns it, becomes length bytes
 // from addr of region mr, as MRAddr returns it, under the new rkey.
 func (w *SendWR) SetBind(mw uintptr, rkey uint32, mr uintptr, addr, length uint64, access uint32) {
-	w.clearUnions()
+	w.wr = [4]uint64{}
 	*(*wrBind)(unsafe.Pointer(&w.bind)) = wrBind{mw: mw, rkey: rkey, mr: mr, addr: addr, length: length, access: access}
 }
 

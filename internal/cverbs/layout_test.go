@@ -20,10 +20,10 @@ func (m *image) u32(off int) uint32 { return binary.NativeEndian.Uint32(m[off:])
 func (m *image) u64(off int) uint64 { return binary.NativeEndian.Uint64(m[off:]) }
 
 // The offsets below are those of struct ibv_send_wr; what no member holds must be zero,
-// whatever stood there before.
+// whatever was set before.
 func TestSendWRUnions(t *testing.T) {
 	require.EqualValues(t, len(image{}), unsafe.Sizeof(SendWR{}))
-	for name, test := range map[string]struct {
+	tests := map[string]struct {
 		set func(*SendWR)
 		u32 map[int]uint32
 		u64 map[int]uint64
@@ -48,12 +48,17 @@ func TestSendWRUnions(t *testing.T) {
 			map[int]uint32{88: 1<<31 + 2, 120: 1<<31 + 6},
 			map[int]uint64{80: 0x7fff_0000_0001, 96: 0x7fff_0000_0003, 104: 1<<63 + 4, 112: 1<<63 + 5},
 		},
-	} {
+		"none": {(*SendWR).ClearUnions, nil, nil},
+	}
+	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			var w SendWR
 			m := imageOf(&w)
-			for i := range m {
+			for i := range m[:40] {
 				m[i] = 0xa5
+			}
+			for _, before := range tests {
+				before.set(&w)
 			}
 			test.set(&w)
 			for off, want := range test.u32 {

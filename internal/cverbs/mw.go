@@ -19,18 +19,17 @@ func AllocMW(pd PD, typ int32) (mw MW, rkey uint32, err error) {
 // DeallocMW stands for ibv_dealloc_mw.
 func DeallocMW(mw MW) error { return errnoOf(C.gv_dealloc_mw(mw.p)) }
 
-// MWRKey returns mw->rkey, which BindMW sets.
-func MWRKey(mw MW) uint32 { return uint32(mw.p.rkey) }
+// SetMWRKey sets mw->rkey, by which some providers name the window to the device that is
+// to bind it. Who binds one of type 2 must set it, and who learns that a bind failed.
+func SetMWRKey(mw MW, rkey uint32) { mw.p.rkey = C.uint32_t(rkey) }
 
 // MWAddr returns the address that SetBind takes.
 func MWAddr(mw MW) uintptr { return uintptr(unsafe.Pointer(mw.p)) }
 
 // BindMW stands for ibv_bind_mw, which posts the bind of a window of type 1 to the send
-// queue, and returns the window's new rkey. A zero mr, with no length, unbinds it.
-func BindMW(qp QP, mw MW, wrID uint64, flags uint32, mr MR, addr, length uint64, access uint32) (rkey uint32, err error) {
-	if err := errnoOf(C.gv_bind_mw(qp.p, mw.p, C.uint64_t(wrID), C.uint(flags),
-		mr.p, C.uint64_t(addr), C.uint64_t(length), C.uint(access))); err != nil {
-		return 0, err
-	}
-	return uint32(mw.p.rkey), nil
+// queue, and sets its rkey to the next. No length unbinds it, but some providers crash
+// without a region.
+func BindMW(qp QP, mw MW, wrID uint64, flags uint32, mr MR, addr, length uint64, access uint32) error {
+	return errnoOf(C.gv_bind_mw(qp.p, mw.p, C.uint64_t(wrID), C.uint(flags),
+		mr.p, C.uint64_t(addr), C.uint64_t(length), C.uint(access)))
 }

@@ -5,9 +5,9 @@ import (
 	"unsafe"
 )
 
-// Scratch is C memory for one batch of T: the work requests of a post, each with
-// room for its SGEs and inline data, or the completions of a poll. Whoever holds
-// the lock of the queue that it belongs to may write it.
+// Scratch is C memory for one batch of T: the work requests of a post, each linked to
+// the next and to its own array of SGEs, with room for inline data; or the completions
+// of a poll. Whoever holds the lock of the queue that it belongs to may write it.
 type Scratch[T SendWR | RecvWR | WC] struct {
 	Items []T
 
@@ -16,6 +16,7 @@ type Scratch[T SendWR | RecvWR | WC] struct {
 	inline  []byte
 	nSGE    int
 	nInline int
+	last    int // where the chain was ended, or -1
 }
 
 // NewScratch allocates zeroed scratch for batches of n, with up to sges SGEs and
@@ -31,41 +32,60 @@ func NewScratch[T SendWR | RecvWR | WC](n, sges, inline int) (*Scratch[T], error
 		return nil, syscall.ENOMEM
 	}
 	first := unsafe.Add(mem, -uintptr(mem)&(line-1))
-	return &Scratch[T]{
+	s := &Scratch[T]{
 		Items:   unsafe.Slice((*T)(first), n),
 		mem:     mem,
 		sges:    unsafe.Slice((*SGE)(unsafe.Add(first, items)), n*sges),
 		inline:  unsafe.Slice((*byte)(unsafe.Add(first, items+lists)), n*inline),
 		nSGE:    sges,
 		nInline: inline,
-	}, nil
+		last:    -1,
+	}
+	if sges > 0 {
+		for i := range n {
+			s.head(i).SGList = Addr(&s.sges[i*sges])
+			s.link(i)
+		}
+	}
+	return s, nil
 }
+
+// head returns the WRHead of a work request, which is its first member.
+func (s *Scratch[T]) head(i int) *WRHead { return (*WRHead)(unsafe.Pointer(&s.Items[i])) }
+
+func (s *Scratch[T]) link(i int) {
+	if i+1 < len(s.Items) {
+		s.head(i).Next = Addr(&s.Items[i+1])
+	}
+}
+
+// MaxSGE returns for how many SGEs each item has room.
+func (s *Scratch[T]) MaxSGE() int { return s.nSGE }
 
 // SGEs returns the SGE array of item i.
 func (s *Scratch[T]) SGEs(i int) []SGE { return s.sges[i*s.nSGE : (i+1)*s.nSGE] }
 
+// From returns the items from i on and their SGE arrays, one after another, each of
+// which has room for perItem.
+func (s *Scratch[T]) From(i int) (items []T, sges []SGE, perItem int) {
+	return s.Items[i:], s.sges[i*s.nSGE:], s.nSGE
+}
+
 // Inline returns the inline buffer of item i.
 func (s *Scratch[T]) Inline(i int) []byte { return s.inline[i*s.nInline : (i+1)*s.nInline] }
-
-// Head returns the head of work request i: linked to the next one and to its own
-// SGE array.
-func (s *Scratch[T]) Head(i int, wrID uint64) WRHead {
-	h := WRHead{WRID: wrID}
-	if i+1 < len(s.Items) {
-		h.Next = Addr(&s.Items[i+1])
-	}
-	if s.nSGE > 0 {
-		h.SGList = Addr(&s.sges[i*s.nSGE])
-	}
-	return h
-}
 
 // Free gives the memory back.
 func (s *Scratch[T]) Free() { free(s.mem) }
 
 // chain ends the chain after n work requests and returns where it begins.
 func (s *Scratch[T]) chain(n int) uintptr {
-	(*WRHead)(unsafe.Pointer(&s.Items[n-1])).Next = 0
+	if s.last != n-1 {
+		if s.last >= 0 {
+			s.link(s.last)
+		}
+		s.last = n - 1
+		s.head(s.last).Next = 0
+	}
 	return s.addr()
 }
 

@@ -19,8 +19,6 @@ func InitAHFromWC(Context, uint8, WC, [GRHSize]byte) (r0 AHAttr, _ error) { retu
 
 func TakeAsyncEvent(Context) (r0 AsyncEvent, _ error) { return r0, ErrNoCgo }
 
-func AsyncFD(Context) (r0 int) { return r0 }
-
 func Constants() (r0 map[string]int64) { return r0 }
 
 func PostSend(uintptr, *Scratch[SendWR], int) (r0 int, r1 syscall.Errno) { return r0, r1 }
@@ -69,13 +67,11 @@ func AllocMW(PD, int32) (r0 MW, r1 uint32, _ error) { return r0, r1, ErrNoCgo }
 
 func DeallocMW(MW) error { return ErrNoCgo }
 
-func MWRKey(MW) (r0 uint32) { return r0 }
+func SetMWRKey(MW, uint32) {}
 
 func MWAddr(MW) (r0 uintptr) { return r0 }
 
-func BindMW(QP, MW, uint64, uint32, MR, uint64, uint64, uint32) (r0 uint32, _ error) {
-	return r0, ErrNoCgo
-}
+func BindMW(QP, MW, uint64, uint32, MR, uint64, uint64, uint32) error { return ErrNoCgo }
 
 func AllocPD(Context) (r0 PD, _ error) { return r0, ErrNoCgo }
 

@@ -9,30 +9,75 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// post puts one work request on a ring and returns what the device would see.
-func post(q *Queue, k Kind, wrID uint64, signaled bool) uint64 {
-	r := &q.Send
-	if k == Recv {
-		r = &q.Recv
+// poster is the posting side that rings and pools share.
+type poster interface {
+	Begin(want int) int
+	Start(wrID uint64, signaled bool) Token
+	Use(u *Used) bool
+	Effect(e Effect)
+	Keep()
+	Commit() int
+	Refused(took int)
+	InFlight() int
+}
+
+func (q *Queue) poster(k Kind) poster {
+	switch k {
+	case Send:
+		return &q.Send
+	case Recv:
+		return &q.Recv
 	}
-	pos := r.Head()
-	r.Set(pos, wrID, signaled)
-	r.Publish(pos + 1)
-	return uint64(q.Token(k, pos))
+	return &q.Shared
 }
 
-func free(r *Ring) int {
-	n, _ := r.Room()
-	return n
+// post posts one work request and returns what the device would see.
+func post(q *Queue, k Kind, wrID uint64, signaled bool, uses ...*Used) uint64 {
+	p := q.poster(k)
+	if p.Begin(1) != 1 {
+		panic("no room")
+	}
+	tok := p.Start(wrID, signaled)
+	for _, u := range uses {
+		p.Use(u)
+	}
+	p.Keep()
+	p.Commit()
+	return uint64(tok)
 }
 
-func signaled(r *Ring) bool {
-	_, ok := r.Room()
-	return ok
+// complete completes with success and gives back at once.
+func complete(table *Table, tok uint64) (user uint64, k Kind, o Outcome) {
+	return settle(table, tok, true)
+}
+
+// settle completes as a poll does: in a row if it can be.
+func settle(table *Table, tok uint64, success bool) (user uint64, k Kind, o Outcome) {
+	s := table.Settler()
+	defer s.Flush()
+	if success {
+		row := s.Begin(tok)
+		user, ok := row.Take(tok)
+		s.End(&row)
+		if ok {
+			return user, row.Kind(), Ours
+		}
+	}
+	return s.Complete(tok, success)
+}
+
+func free(r *Ring) int { return r.Begin(MaxDepth) }
+
+func entered(t *testing.T) *Used {
+	t.Helper()
+	u := new(Used)
+	require.NoError(t, u.Enter())
+	t.Cleanup(u.Leave)
+	return u
 }
 
 func TestTokenFieldsKeepTheirWidth(t *testing.T) {
-	for _, k := range []Kind{Send, Recv} {
+	for _, k := range []Kind{Send, Recv, Shared} {
 		for _, id := range []uint32{0, 1, MaxQueues - 1} {
 			for _, gen := range []uint32{0, 1, genMask} {
 				for _, pos := range []uint32{0, 1, posMask} {
@@ -58,14 +103,14 @@ func TestCompletionReleasesItselfAndAllBefore(t *testing.T) {
 	post(q, Send, 13, false)
 	assert.Zero(t, free(&q.Send))
 
-	user, k, o := table.Complete(third)
+	user, k, o := complete(&table, third)
 	assert.Equal(t, Ours, o)
 	assert.Equal(t, Send, k)
 	assert.EqualValues(t, 12, user)
 	assert.Equal(t, 1, q.Send.InFlight())
-	assert.False(t, signaled(&q.Send), "only the unsignaled fourth is left")
+	assert.False(t, q.Send.Signaled(), "only the unsignaled fourth is left")
 
-	_, _, o = table.Complete(third)
+	_, _, o = complete(&table, third)
 	assert.Equal(t, Unknown, o, "a second completion of the same work request is not ours")
 	assert.Equal(t, 1, q.Send.InFlight())
 }
@@ -75,9 +120,9 @@ func TestSendAndReceiveAreToldApart(t *testing.T) {
 	q, err := table.New(1, 1)
 	require.NoError(t, err)
 	s, r := post(q, Send, 7, true), post(q, Recv, 7, true)
-	_, k, _ := table.Complete(r)
+	_, k, _ := complete(&table, r)
 	assert.Equal(t, Recv, k)
-	_, k, _ = table.Complete(s)
+	_, k, _ = complete(&table, s)
 	assert.Equal(t, Send, k)
 }
 
@@ -91,7 +136,7 @@ func TestForeignWRIDsPassThrough(t *testing.T) {
 		uint64(makeToken(Recv, q.id+1, 0, 0)), // an id never given out
 		uint64(makeToken(Recv, MaxQueues-1, 0, 0)),
 	} {
-		user, k, o := table.Complete(id)
+		user, k, o := complete(&table, id)
 		assert.Equal(t, Unknown, o, "%#x", id)
 		assert.Equal(t, Foreign, k, "%#x", id)
 		assert.Equal(t, id, user)
@@ -105,12 +150,12 @@ func TestLateCompletionsAreDropped(t *testing.T) {
 	old := post(q, Send, 1, true)
 	q.Reset()
 	assert.Equal(t, 2, free(&q.Send), "a reset gives all slots back")
-	_, _, o := table.Complete(old)
+	_, _, o := complete(&table, old)
 	assert.Equal(t, Late, o)
 
 	beforeRetire := post(q, Send, 2, true)
 	table.Retire(q)
-	_, _, o = table.Complete(beforeRetire)
+	_, _, o = complete(&table, beforeRetire)
 	assert.Equal(t, Late, o)
 
 	// The id comes back in time, and its late completion is still not the newer queue's.
@@ -120,9 +165,9 @@ func TestLateCompletionsAreDropped(t *testing.T) {
 		require.NoError(t, err)
 		if next.id == q.id {
 			newer := post(next, Send, 3, true)
-			_, _, o = table.Complete(beforeRetire)
+			_, _, o = complete(&table, beforeRetire)
 			assert.Equal(t, Late, o)
-			user, _, o := table.Complete(newer)
+			user, _, o := complete(&table, newer)
 			assert.Equal(t, Ours, o)
 			assert.EqualValues(t, 3, user)
 			return
@@ -140,7 +185,7 @@ func TestPositionsWrapAround(t *testing.T) {
 		q.Send.tail.Store(start)
 		for i := range uint64(20) {
 			tok := post(q, Send, i, true)
-			user, _, o := table.Complete(tok)
+			user, _, o := complete(&table, tok)
 			require.Equal(t, Ours, o, "from %#x, step %d", start, i)
 			require.Equal(t, i, user)
 		}
@@ -155,87 +200,6 @@ func TestDepthLimits(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, MaxDepth, free(&q.Send))
 	assert.Zero(t, free(&q.Recv))
-}
-
-// FuzzAgainstModel runs programs of posts, completions, refusals, resets and
-// retirements against a list per queue.
-func FuzzAgainstModel(f *testing.F) {
-	f.Add([]byte{0, 1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0, 2, 5, 2, 0})
-	f.Add([]byte{0, 0, 0, 3, 0, 2, 4, 2, 0, 2, 1, 1, 5, 1, 2})
-	f.Fuzz(func(t *testing.T, program []byte) {
-		const depth = 5
-		var table Table
-		type issued struct {
-			token, wrID uint64
-			signaled    bool
-		}
-		var owned [2][]issued // by kind, oldest first
-		var dead []uint64
-		q, err := table.New(depth, depth)
-		require.NoError(t, err)
-		rings := func() [2]*Ring { return [2]*Ring{&q.Send, &q.Recv} }
-		bury := func() {
-			for i := range owned {
-				for _, w := range owned[i] {
-					dead = append(dead, w.token)
-				}
-				owned[i] = nil
-			}
-		}
-		for step, op := range program {
-			i := int(op>>3) & 1
-			k := []Kind{Send, Recv}[i]
-			arg := int(op >> 4)
-			switch op & 7 {
-			case 0, 1: // post
-				if free(rings()[i]) > 0 {
-					w := issued{wrID: uint64(step), signaled: op&1 == 0}
-					w.token = post(q, k, w.wrID, w.signaled)
-					owned[i] = append(owned[i], w)
-				}
-			case 2: // complete one, and with it all before
-				if n := len(owned[i]); n > 0 {
-					at := arg % n
-					user, kind, o := table.Complete(owned[i][at].token)
-					require.Equal(t, Ours, o)
-					require.Equal(t, k, kind)
-					require.Equal(t, owned[i][at].wrID, user)
-					for _, w := range owned[i][:at+1] {
-						_, _, o := table.Complete(w.token)
-						require.Equal(t, Unknown, o, "a released slot completes no more")
-					}
-					owned[i] = owned[i][at+1:]
-				}
-			case 3: // post and be refused by the device
-				r := rings()[i]
-				if free(r) > 0 {
-					r.Set(r.Head(), 999, true)
-					r.Publish(r.Head() + 1)
-					r.Publish(r.Head() - 1)
-				}
-			case 4:
-				q.Reset()
-				bury()
-			case 5:
-				table.Retire(q)
-				bury()
-				q, err = table.New(depth, depth)
-				require.NoError(t, err)
-			}
-			for i, r := range rings() {
-				require.Equal(t, len(owned[i]), r.InFlight())
-				expect := false
-				for _, w := range owned[i] {
-					expect = expect || w.signaled
-				}
-				require.Equal(t, expect, signaled(r))
-			}
-			for _, tok := range dead {
-				_, _, o := table.Complete(tok)
-				require.Equal(t, Late, o)
-			}
-		}
-	})
 }
 
 func TestPosterAndPollerShareNoLock(t *testing.T) {
@@ -256,7 +220,7 @@ func TestPosterAndPollerShareNoLock(t *testing.T) {
 	})
 	next := uint64(0)
 	for tok := range device {
-		user, _, o := table.Complete(tok)
+		user, _, o := complete(&table, tok)
 		require.Equal(t, Ours, o)
 		require.Equal(t, next, user)
 		next++
@@ -270,8 +234,18 @@ func BenchmarkPostComplete(b *testing.B) {
 	var table Table
 	q, err := table.New(128, 0)
 	require.NoError(b, err)
+	u := new(Used)
+	require.NoError(b, u.Enter())
+	defer u.Leave()
+	s := table.Settler()
 	for b.Loop() {
-		table.Complete(post(q, Send, 1, true))
+		q.Send.Begin(1)
+		tok := q.Send.Start(1, true)
+		q.Send.Use(u)
+		q.Send.Keep()
+		q.Send.Commit()
+		s.Complete(uint64(tok), true)
+		s.Flush()
 	}
 }
 
@@ -279,11 +253,181 @@ func TestHeadNeverFallsBehindTail(t *testing.T) {
 	var table Table
 	q, err := table.New(4, 0)
 	require.NoError(t, err)
-	head := q.Send.Head()
-	tok := post(q, Send, 1, true)
-	_, _, o := table.Complete(tok)
+	u := entered(t)
+	tok := post(q, Send, 1, true, u)
+	_, _, o := complete(&table, tok)
 	require.Equal(t, Ours, o)
-	q.Send.Publish(head) // and now the provider says that it refused what it completed
+	q.Send.Refused(0) // and now the provider says that it refused what it completed
 	assert.Zero(t, q.Send.InFlight())
+	assert.Zero(t, u.InFlight())
 	assert.Equal(t, 4, free(&q.Send))
+}
+
+// A thing that is closed between Use and Commit is gone by then, and its index may be
+// another's, which the work request does not use.
+func TestClosedBetweenUseAndCommit(t *testing.T) {
+	var table Table
+	q, err := table.New(4, 0)
+	require.NoError(t, err)
+	before, gone := entered(t), new(Used)
+	require.NoError(t, gone.Enter())
+	e := new(effect)
+	r := &q.Send
+	r.Begin(3)
+	for _, u := range []*Used{before, gone, before} {
+		r.Start(1, true)
+		require.True(t, r.Use(u))
+		r.Effect(e)
+		r.Keep()
+	}
+	require.NoError(t, gone.CloseUsed(func() error { return nil }))
+	var next *Used
+	for next == nil || next.index != gone.index {
+		next = entered(t)
+	}
+	assert.Equal(t, 1, r.Commit())
+	assert.Equal(t, 1, before.InFlight())
+	assert.Zero(t, next.InFlight())
+	assert.Zero(t, gone.InFlight())
+	assert.Equal(t, effect{cut: 2}, *e, "of the two that are not posted")
+	fill(t, r, 3, true) // in their slots
+	r.Refused(0)
+	fill(t, r, 3, true)
+	q.Reset()
+	assert.Equal(t, effect{cut: 2, failed: 1}, *e, "each is told once")
+	assert.Zero(t, before.InFlight())
+}
+
+// Until Commit nothing keeps what a work request uses from being closed; another may even
+// have its place in the table by then.
+func TestClosedWhilePosting(t *testing.T) {
+	var table Table
+	q, err := table.New(4, 4)
+	require.NoError(t, err)
+	for _, p := range []poster{&q.Send, &q.Recv, &q.Shared} {
+		for _, another := range []bool{false, true} {
+			first, closed := entered(t), new(Used)
+			require.NoError(t, closed.Enter())
+			require.Equal(t, 3, p.Begin(3))
+			for _, u := range []*Used{first, closed, first} {
+				p.Start(0, true)
+				require.True(t, p.Use(u))
+				p.Keep()
+			}
+			require.NoError(t, closed.CloseUsed(func() error { return nil }))
+			if another {
+				u := entered(t)
+				require.Equal(t, closed.index, u.index, "the table gives it to the next")
+				defer func() { require.Zero(t, u.InFlight()) }()
+			}
+			require.Equal(t, 1, p.Commit(), "the batch ends before it")
+			require.Equal(t, 1, p.InFlight())
+			require.Equal(t, 1, first.InFlight())
+			p.Refused(0)
+			require.Zero(t, p.InFlight())
+			require.Zero(t, first.InFlight())
+			require.Zero(t, closed.InFlight())
+		}
+	}
+}
+
+// A marker covers the unsignaled work requests at the end of a ring, of which nothing else
+// tells; also in a ring that is full.
+func TestMarker(t *testing.T) {
+	for _, sends := range []int{1, 4} {
+		var table Table
+		q, err := table.New(4, 0)
+		require.NoError(t, err)
+		u, e := entered(t), new(effect)
+		r := &q.Send
+		assert.False(t, r.NeedsMarker(), "there is nothing")
+		post(q, Send, 1, true)
+		assert.False(t, r.NeedsMarker(), "the last is signaled")
+		complete(&table, uint64(makeToken(Send, q.id, 0, 0)))
+		r.Begin(sends)
+		for range sends {
+			r.Start(2, false)
+			r.Use(u)
+			r.Effect(e)
+			r.Keep()
+		}
+		r.Commit()
+		require.True(t, r.NeedsMarker())
+		r.Mark(func(Token) bool { return false })
+		require.True(t, r.NeedsMarker(), "the device had no room for it")
+		var marker Token
+		r.Mark(func(wrID Token) bool { marker = wrID; return true })
+		assert.False(t, r.NeedsMarker(), "it is there")
+		_, _, o := settle(&table, uint64(marker), false)
+		assert.Equal(t, Late, o, "nobody is told")
+		assert.Zero(t, r.InFlight())
+		assert.Zero(t, u.InFlight())
+		assert.Equal(t, effect{done: sends}, *e, "what has no completion has succeeded")
+		_, _, o = settle(&table, uint64(marker), false)
+		assert.Equal(t, Unknown, o, "there is one marker only")
+	}
+}
+
+func TestSharedSlotsAreUsedAgain(t *testing.T) {
+	var table Table
+	q, err := table.New(0, 0)
+	require.NoError(t, err)
+	for i := range uint64(10 * poolChunk) {
+		user, _, o := complete(&table, post(q, Shared, i, true))
+		require.Equal(t, Ours, o)
+		require.Equal(t, i, user)
+	}
+	assert.Len(t, q.Shared.busy, poolChunk)
+}
+
+// holding is an effect that looks at what its work request uses.
+type holding struct {
+	uses []*Used
+	held []int
+}
+
+func (h *holding) Cut()     {}
+func (h *holding) Refused() { h.Done(false) }
+func (h *holding) Done(bool) {
+	for _, u := range h.uses {
+		h.held = append(h.held, u.InFlight())
+	}
+}
+
+// Nothing that an effect is about is given back before the effect is told.
+func TestEffectsAreToldBeforeTheRelease(t *testing.T) {
+	for _, k := range []Kind{Send, Shared} {
+		for n := 1; n <= 5; n++ {
+			for _, how := range []string{"complete", "refuse", "reset"} {
+				var table Table
+				q, err := table.New(4, 0)
+				require.NoError(t, err)
+				h, want := new(holding), []int(nil)
+				for range n {
+					h.uses, want = append(h.uses, entered(t)), append(want, 1)
+				}
+				p := q.poster(k)
+				p.Begin(1)
+				tok := p.Start(1, true)
+				for _, u := range h.uses {
+					p.Use(u)
+				}
+				p.Effect(h)
+				p.Keep()
+				p.Commit()
+				switch how {
+				case "complete":
+					complete(&table, uint64(tok))
+				case "refuse":
+					p.Refused(0)
+				case "reset":
+					q.Reset()
+				}
+				assert.Equal(t, want, h.held, "%v, %d uses, %s", k, n, how)
+				for _, u := range h.uses {
+					assert.Zero(t, u.InFlight())
+				}
+			}
+		}
+	}
 }

@@ -2,24 +2,20 @@ package inflight
 
 import "sync/atomic"
 
-// Ring holds the slots of one work queue, in the order in which they were posted.
+// Ring holds the slots of a send or receive queue, in the order in which they were
+// posted.
 //
-// It has one producer and one consumer: the caller of Reserve, Set and Shrink
-// holds the queue's post lock, the caller of release the lock of the completion
-// queue that the work queue reports to. Neither ever needs the other's.
+// It has one producer and one consumer: the poster holds the queue's post lock,
+// whoever releases slots the lock of the completion queue that the work queue
+// reports to.
 type Ring struct {
-	slots []slot
-	mask  uint32
-	depth uint32
-	head  atomic.Uint32 // next position to post, moved before the device is told
-	tail  atomic.Uint32 // oldest position not yet completed
-}
-
-type slot struct {
-	wrID uint64
-	// signaled is the position after the last signaled work request up to this one;
-	// the slot's own if it is signaled.
-	signaled uint32
+	Slots
+	depth  uint32
+	before uint32        // signaled, as it was before the last Commit
+	head   atomic.Uint32 // next position to post, moved before the device is told
+	tail   atomic.Uint32 // oldest position not yet completed
+	// marked says that a marker was posted behind the last work request.
+	marked atomic.Bool
 }
 
 func (r *Ring) init(depth uint32) {
@@ -35,56 +31,81 @@ func (r *Ring) init(depth uint32) {
 func (r *Ring) Depth() int { return int(r.depth) }
 
 // InFlight returns how many work requests are posted and not yet completed.
-func (r *Ring) InFlight() int { return int(r.head.Load() - r.tail.Load()) }
-
-// Room returns how many more work requests fit, and whether a completion is to be
-// expected of those that are there: a ring of only unsignaled work requests never
-// empties by itself. The caller holds the post lock.
-func (r *Ring) Room() (free int, signaled bool) {
-	head, tail := r.head.Load(), r.tail.Load()
-	if n := head - tail; n > 0 {
-		last := r.slots[(head-1)&r.mask].signaled
-		return int(r.depth - n), head-last < n
-	}
-	return int(r.depth), false
+func (r *Ring) InFlight() int {
+	tail := r.tail.Load() // first: it is never beyond the head
+	return min(int(r.head.Load()-tail), r.Depth())
 }
 
-// Head returns the position that the next work request will have.
-func (r *Ring) Head() uint32 { return r.head.Load() }
-
-// Set records the work request of position pos, of which there must be room.
-// Positions are set in order.
-func (r *Ring) Set(pos uint32, wrID uint64, signaled bool) {
-	last := r.slots[(pos-1)&r.mask].signaled
-	if signaled {
-		last = pos + 1
-	}
-	r.slots[pos&r.mask] = slot{wrID, last}
+// Begin begins a batch and returns for how many work requests there is room, at
+// most want.
+func (r *Ring) Begin(want int) (room int) {
+	head := r.head.Load()
+	r.begin(head, nil)
+	return min(want, int(r.depth-(head-r.tail.Load())))
 }
 
-// Publish makes the positions below head visible to the poller. It comes before
-// the call that tells the device, and again with a lower head if the device
-// refused some.
-func (r *Ring) Publish(head uint32) {
+// Signaled reports whether a completion is to be expected of the work requests in
+// flight: a ring of only unsignaled ones never empties by itself. The caller holds
+// the post lock.
+func (r *Ring) Signaled() bool {
+	head := r.head.Load()
+	n := head - r.tail.Load()
+	return n > 0 && head-r.signaled < n
+}
+
+// NeedsMarker reports whether the last work request in flight is unsignaled, so that
+// nothing will tell that it has succeeded. The caller holds the post lock.
+func (r *Ring) NeedsMarker() bool {
+	head := r.head.Load()
+	return head != r.tail.Load() && r.signaled != head && !r.marked.Load()
+}
+
+// Mark has post post a marker: a signaled work request without a slot, behind all others,
+// whose completion covers them and is not told. Nothing may be posted after it before the
+// ring is empty. The caller holds the post lock.
+func (r *Ring) Mark(post func(wrID Token) (ok bool)) {
+	r.marked.Store(true)
+	if !post(r.token | Token(r.head.Load()&posMask)) {
+		r.marked.Store(false)
+	}
+}
+
+// Commit makes the batch's slots visible to Complete and returns how many there
+// are: fewer than were kept if something that they use was closed meanwhile. The
+// device is told after it.
+func (r *Ring) Commit() int {
+	r.acquire()
+	r.before, r.signaled = r.signaled, r.lastSignaled(r.n)
+	r.head.Store(r.first + r.n)
+	return int(r.n)
+}
+
+// Refused takes back the batch from its work request took on, which the device
+// refused. The caller holds the lock of the completion queue too.
+func (r *Ring) Refused(took int) {
+	from, end := r.first+uint32(took), r.first+r.n
 	// A provider that completes what it also refused must not turn the ring over.
-	if tail := r.tail.Load(); int32(head-tail) < 0 {
-		head = tail
+	if tail := r.tail.Load(); int32(from-tail) < 0 {
+		from = tail
 	}
-	r.head.Store(head)
+	r.signaled = r.before
+	if from != r.first {
+		r.signaled = r.slots[(from-1)&r.mask].signaled
+	}
+	r.head.Store(from)
+	var rel Released
+	for pos := from; pos != end; pos++ {
+		r.give(pos, refused, &rel)
+	}
+	rel.Flush()
 }
 
-// release gives back every slot up to the one that pos (the low bits of a
-// position) names, and returns its caller's wr_id. A completion of a work queue
-// covers all earlier work requests of that queue, signaled or not.
-func (r *Ring) release(low uint32) (wrID uint64, ok bool) {
-	tail := r.tail.Load()
-	pos := tail + (low-tail)&posMask
-	if pos-tail >= r.head.Load()-tail {
-		return 0, false
+// clear releases all slots: their work requests will not complete.
+func (r *Ring) clear(rel *Released) {
+	head := r.head.Load()
+	for p := r.tail.Load(); p != head; p++ {
+		r.give(p, failed, rel)
 	}
-	wrID = r.slots[pos&r.mask].wrID
-	r.tail.Store(pos + 1)
-	return wrID, true
+	r.tail.Store(head)
+	r.marked.Store(false)
 }
-
-func (r *Ring) clear() { r.tail.Store(r.head.Load()) }

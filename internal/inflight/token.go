@@ -1,11 +1,19 @@
-// Package inflight keeps what a queue pair has given to the device and not got
-// back: a ring of slots for each work queue, and the tokens that lead from a
-// completion to its slot.
+// Package inflight keeps what the work queues have given to the device and not got
+// back: a slot for each work request, with the caller's wr_id and what the work
+// request uses, and the tokens that lead from a completion to its slot.
 //
 // The wr_id that the device sees is a Token, never the caller's own number. It
 // tells a send from a receive in a failed completion, finds the slot in constant
 // time, and shows that a completion belongs to a queue that is gone, even when a
 // newer queue pair has been given the same number.
+//
+// What a work request uses (memory regions, an address handle, a memory window) is
+// counted in a Used from before the device is told until its slot is released. A
+// thing that is used cannot be closed.
+//
+// The locks are the callers': a post lock for each work queue, and the lock of the
+// completion queue that it reports to. A post takes the second only to give back
+// what the device refused; Complete never takes the first.
 package inflight
 
 // Kind tells the queues of one queue pair apart.
@@ -16,6 +24,8 @@ const (
 	Foreign Kind = iota
 	Send
 	Recv
+	// Shared is a receive that was posted to a shared receive queue.
+	Shared
 )
 
 // The widths of a token, from the highest bit. Kind is never zero in a token, so
@@ -32,9 +42,10 @@ const (
 	posMask = 1<<posBits - 1
 	genMask = 1<<genBits - 1
 
-	// MaxDepth is the most work requests that one ring can hold.
+	// MaxDepth is the most work requests that one queue can hold.
 	MaxDepth = 1 << (posBits - 1)
-	// MaxQueues is the most queue pairs that can exist at one time.
+	// MaxQueues is the most queue pairs and shared receive queues that can exist at
+	// one time.
 	MaxQueues = 1 << queueBits
 )
 

@@ -110,16 +110,19 @@ func (n *Node) Init(kind string, destroy func() error, parents ...*Node) error {
 // Attach makes n a child of one more parent, until Detach or until n is closed. It
 // counts: a child that was attached twice, or that Init made a child and Attach
 // again, stays one until as many calls of Detach. It fails with an error that
-// matches ErrClosed, naming the node, if the parent is closed or being closed, or n
-// is closed. It may be called under a lock that a destroy takes.
+// matches ErrClosed, naming the node, if the parent or n is closed. A parent whose
+// destroy is running takes it: where that can happen, destroy must ask Busy. It may be
+// called under a lock that a destroy takes.
 func (n *Node) Attach(parent *Node) error {
 	mu.Lock()
 	defer mu.Unlock()
 	if n.state == closed {
 		return fmt.Errorf("%s: %w", n.label(), ErrClosed)
 	}
-	if err := parent.mayAdopt(); err != nil {
-		return err
+	if parent.state != closing {
+		if err := parent.mayAdopt(); err != nil {
+			return err
+		}
 	}
 	n.parents = append(n.parents, parent)
 	parent.adopt(n)
@@ -234,8 +237,8 @@ func (n *Node) Close() error {
 	if n.state == closed {
 		return nil
 	}
-	if len(n.children) > 0 {
-		return &BusyError{Children: labels(maps.Keys(n.children), (*Node).nameForOthers)}
+	if err := n.busy(); err != nil {
+		return err
 	}
 	byHand := !n.dropped.Load() // also if the handle is dropped during the rest
 	n.state = closing
@@ -265,27 +268,67 @@ func (n *Node) end() error {
 	return err
 }
 
-// CloseAll closes n after everything below it, youngest first, and joins the errors
-// of what could not be closed.
-func (n *Node) CloseAll() error { return n.closeAll(map[*Node]bool{}) }
+// Closing reports whether n is closed, or a Close waits for the calls in progress.
+func (n *Node) Closing() bool {
+	mu.Lock()
+	defer mu.Unlock()
+	return n.state == closing || n.state == closed
+}
 
-// closeAll skips what was tried: an object with several parents is met by each.
-func (n *Node) closeAll(tried map[*Node]bool) error {
-	if tried[n] {
+// Closed reports whether n is closed.
+func (n *Node) Closed() bool {
+	mu.Lock()
+	defer mu.Unlock()
+	return n.state == closed
+}
+
+// Busy returns the *BusyError that Close would, if n has open children.
+func (n *Node) Busy() error {
+	mu.Lock()
+	defer mu.Unlock()
+	return n.busy()
+}
+
+func (n *Node) busy() error {
+	if len(n.children) == 0 {
 		return nil
 	}
-	tried[n] = true
-	mu.Lock()
-	children := byAge(maps.Keys(n.children))
-	mu.Unlock()
+	return &BusyError{Children: labels(maps.Keys(n.children), (*Node).nameForOthers)}
+}
+
+// CloseAll closes n after everything below it, youngest first, and joins the errors
+// of what could not be closed. What refuses is tried again after the others: memory
+// that work requests use is free once their queue pair is closed.
+func (n *Node) CloseAll() error {
+	failed := map[*Node]error{}
+	n.closeAll(failed)
 	var errs []error
-	for _, c := range slices.Backward(children) {
-		errs = append(errs, c.closeAll(tried))
-	}
-	if err := n.Close(); err != nil {
-		errs = append(errs, fmt.Errorf("%v: %w", n, err))
+	for _, n := range byAge(maps.Keys(failed)) {
+		if !n.Closed() { // the reaper may have closed it since
+			errs = append(errs, fmt.Errorf("%v: %w", n, failed[n]))
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// closeAll notes in failed what is still open, and why.
+func (n *Node) closeAll(failed map[*Node]error) (ok bool) {
+	for progress := true; progress; {
+		progress = false
+		mu.Lock()
+		children := byAge(maps.Keys(n.children))
+		mu.Unlock()
+		for _, c := range slices.Backward(children) {
+			progress = c.closeAll(failed) || progress
+		}
+	}
+	err := n.Close()
+	if err != nil {
+		failed[n] = err
+		return false
+	}
+	delete(failed, n)
+	return true
 }
 
 func (n *Node) remove() {

@@ -178,7 +178,20 @@ func TestCloseAllClosesTheYoungestFirst(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EBUSY)
 	assert.ErrorContains(t, err, "MR 2: ")
 	assert.ErrorContains(t, err, "PD 2: still used by MR 2")
-	assert.Equal(t, []string{"QP", "MR"}, order, "what can be closed is closed")
+	assert.Equal(t, []string{"QP", "MR", "MR"}, order, "what can be closed is closed, and what refuses tried again")
+
+	// Memory that work requests use is free once their queue pair is closed.
+	root = nodeWith(t, func() error { return nil }, "context", "rxe2")
+	pd = nodeWith(t, func() error { return nil }, "PD", "3", root)
+	inUse := true
+	nodeWith(t, func() error { inUse = false; return nil }, "QP", "3", pd)
+	nodeWith(t, func() error {
+		if inUse {
+			return syscall.EBUSY
+		}
+		return nil
+	}, "MR", "3", pd)
+	require.NoError(t, root.CloseAll())
 }
 
 func TestCloseWaitsForTheMaking(t *testing.T) {
@@ -204,4 +217,21 @@ func TestRename(t *testing.T) {
 	n.Rename("0x2")
 	assert.Equal(t, "MR 0x2", n.String())
 	require.NoError(t, n.Close())
+}
+
+// The reaper may close what CloseAll could not: whoever closed it, nothing is left to report.
+func TestCloseAllReportsNothingThatWasClosedMeanwhile(t *testing.T) {
+	ctx := node(t, "context", "rxe0")
+	var inUse *Node
+	nodeWith(t, func() error { return inUse.Close() }, "PD", "1", ctx)
+	calls := 0
+	inUse = nodeWith(t, func() error {
+		if calls++; calls == 1 {
+			return syscall.EBUSY
+		}
+		return nil
+	}, "MR", "2", ctx)
+	require.NoError(t, ctx.CloseAll())
+	assert.Equal(t, 2, calls)
+	assert.True(t, ctx.Closed())
 }

@@ -56,6 +56,9 @@ func (n *Node) Reconsider() {
 	}
 }
 
+// Dropped reports whether the program has dropped the handle without Close.
+func (n *Node) Dropped() bool { return n.dropped.Load() }
+
 // fate is what becomes of a dropped node. The lock of the graph covers it, but for
 // queued.
 type fate struct {

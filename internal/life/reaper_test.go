@@ -556,14 +556,22 @@ func TestAttachAndDetach(t *testing.T) {
 	assert.EqualError(t, mw.Attach(other), "MW 2: already closed")
 	require.NoError(t, other.Close(), "nothing is left below it")
 
-	// A parent that is being closed takes no children.
-	begun, end := make(chan struct{}), make(chan struct{})
-	mr = nodeWith(t, func() error { close(begun); <-end; return nil }, "MR", "4")
+	// A parent whose destroy is running takes a child, and destroy can find out.
+	begun, attached := make(chan struct{}), make(chan struct{})
+	mr = new(Node)
+	require.NoError(t, mr.Init("MR", func() error { close(begun); <-attached; return mr.Busy() }))
+	mr.Ready("4")
 	mw = node(t, "MW", "4")
 	done := make(chan error)
 	go func() { done <- mr.Close() }()
 	<-begun
-	require.ErrorIs(t, mw.Attach(mr), ErrClosed)
-	close(end)
-	require.NoError(t, <-done)
+	require.NoError(t, mw.Attach(mr))
+	close(attached)
+	var busy *BusyError
+	require.ErrorAs(t, <-done, &busy)
+	assert.Equal(t, []string{"MW 4"}, busy.Children)
+	mw.Detach(mr)
+	begun, attached = make(chan struct{}), make(chan struct{})
+	close(attached)
+	require.NoError(t, mr.Close())
 }

@@ -56,9 +56,19 @@ func PD(t testing.TB, ctx *ibv.Context) *ibv.PD {
 	t.Helper()
 	pd, err := ctx.AllocPD()
 	require.NoError(t, err)
-	closeAtEnd(t, pd.Close)
+	closeAtEnd(t, func() error {
+		for _, r := range regions[pd] {
+			require.NoError(t, r.Close())
+		}
+		delete(regions, pd)
+		return pd.Close()
+	})
 	return pd
 }
+
+// regions are those that Region made. They are closed with their PD, after the queue
+// pairs whose receives still use them. Tests of a device run one after another.
+var regions = map[*ibv.PD][]*mr.Region{}
 
 // CQ creates a completion queue until the test ends.
 func CQ(t testing.TB, ctx *ibv.Context, entries int) *cq.CQ {
@@ -69,12 +79,17 @@ func CQ(t testing.TB, ctx *ibv.Context, entries int) *cq.CQ {
 	return q
 }
 
-// Region allocates and registers memory for local use until the test ends.
-func Region(t testing.TB, pd *ibv.PD, size int) *mr.Region {
+// Region allocates and registers memory for local use, and what access adds, until the
+// test ends. The PD is one that PD made.
+func Region(t testing.TB, pd *ibv.PD, size int, access ...ibv.AccessFlags) *mr.Region {
 	t.Helper()
-	r, err := mr.AllocRegion(pd, size, ibv.AccessLocalWrite)
+	all := ibv.AccessLocalWrite
+	for _, a := range access {
+		all |= a
+	}
+	r, err := mr.AllocRegion(pd, size, all)
 	require.NoError(t, err)
-	closeAtEnd(t, r.Close)
+	regions[pd] = append(regions[pd], r)
 	return r
 }
 
@@ -88,10 +103,14 @@ type Side struct {
 
 // Pair is two queue pairs of one device that are connected to each other.
 type Pair struct {
-	Ctx  *ibv.Context
-	PD   *ibv.PD
-	A, B Side
+	Ctx    *ibv.Context
+	PD     *ibv.PD
+	A, B   Side
+	Access ibv.AccessFlags // that each queue pair gives to the other
 }
+
+// RemoteAccess are all rights that a peer can have.
+const RemoteAccess = ibv.AccessRemoteRead | ibv.AccessRemoteWrite | ibv.AccessRemoteAtomic
 
 // DefaultInit is a small RC queue pair whose every send is signaled.
 func DefaultInit() ibv.QPInitAttr {
@@ -116,7 +135,7 @@ func NewSide(t testing.TB, pd *ibv.PD, init ibv.QPInitAttr) Side {
 func NewPair(t testing.TB, init ibv.QPInitAttr, change ...func(*ibv.ConnectParams)) *Pair {
 	t.Helper()
 	ctx := Open(t)
-	p := &Pair{Ctx: ctx, PD: PD(t, ctx)}
+	p := &Pair{Ctx: ctx, PD: PD(t, ctx), Access: RemoteAccess}
 	p.A, p.B = NewSide(t, p.PD, init), NewSide(t, p.PD, init)
 	p.Connect(t, change...)
 	return p
@@ -127,11 +146,19 @@ func (p *Pair) Connect(t testing.TB, change ...func(*ibv.ConnectParams)) {
 	t.Helper()
 	for _, s := range []*Side{&p.A, &p.B} {
 		var err error
-		s.Local, err = s.QP.Init(ibv.GIDRequest{Local: Addr(t)}, 0)
+		s.Local, err = s.QP.Init(ibv.GIDRequest{Local: Addr(t)}, p.access())
 		require.NoError(t, err)
 	}
 	require.NoError(t, p.A.QP.Connect(p.A.Local, p.B.Local.Endpoint, change...))
 	require.NoError(t, p.B.QP.Connect(p.B.Local, p.A.Local.Endpoint, change...))
+}
+
+// access is what the transport type has of p.Access.
+func (p *Pair) access() ibv.AccessFlags {
+	if p.A.QP.Type() == ibv.QPTypeUC {
+		return p.Access & ibv.AccessRemoteWrite
+	}
+	return p.Access
 }
 
 // Wait polls until n completions are there, and fails the test after ten seconds.

@@ -7,6 +7,7 @@
 package rdmatest
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"runtime"
@@ -34,6 +35,10 @@ func (run Checked) Run() int {
 	life.Trace(true)
 	fds, goroutines := openFDs(), len(stacks())
 	status := run()
+	runtime.GC() // what was dropped is closed, as far as it can be
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_ = life.Quiesce(ctx) // what keeps the reaper busy is reported below
 	if left := leaks(fds, goroutines); left != "" {
 		fmt.Fprintf(os.Stderr, "FAIL: left behind:\n%s\n", left)
 		return ExitLeftBehind

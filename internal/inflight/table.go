@@ -1,32 +1,49 @@
 package inflight
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 )
 
-// Queue is what one queue pair has in flight.
+// Queue is what one queue pair, or one shared receive queue, has in flight.
 type Queue struct {
 	id  uint32
 	gen atomic.Uint32
 
 	Send, Recv Ring
-}
+	Shared     Pool // of a shared receive queue
 
-// Token returns the wr_id to give to the device for position pos.
-func (q *Queue) Token(k Kind, pos uint32) Token {
-	return makeToken(k, q.id, q.gen.Load(), pos)
+	// explained says that the reason why work requests come back flushed is known:
+	// the program wanted it, or another completion has it.
+	explained atomic.Bool
 }
 
 // Reset forgets all that is in flight and starts a new generation, so that
 // completions that were posted before it are dropped. The caller has stopped
 // posting and holds the locks of the queue's completion queues.
 func (q *Queue) Reset() {
-	q.gen.Store((q.gen.Load() + 1) & genMask)
-	q.Send.clear()
-	q.Recv.clear()
+	q.setGen((q.gen.Load() + 1) & genMask)
+	var rel Released
+	q.Send.clear(&rel)
+	q.Recv.clear(&rel)
+	q.Shared.clear(&rel)
+	rel.Flush()
+	q.explained.Store(false)
+}
+
+func (q *Queue) setGen(gen uint32) {
+	q.gen.Store(gen)
+	q.Send.token = makeToken(Send, q.id, gen, 0)
+	q.Recv.token = makeToken(Recv, q.id, gen, 0)
+	q.Shared.token = makeToken(Shared, q.id, gen, 0)
+}
+
+// Explain says that work requests will come back flushed because the program took
+// the queue pair to ERR. If it could not be, undo takes that back.
+func (q *Queue) Explain() (undo func()) {
+	was := q.explained.Swap(true)
+	return func() { q.explained.Store(was) }
 }
 
 const chunkBits = 10
@@ -57,8 +74,6 @@ type Table struct {
 // pairs of the same device, and ids stay unique across devices.
 var Queues Table
 
-var errTooMany = errors.New("too many queue pairs in this process")
-
 // New makes a queue with rings of the given depths and gives it an id.
 func (t *Table) New(sendDepth, recvDepth int) (*Queue, error) {
 	for _, d := range []int{sendDepth, recvDepth} {
@@ -69,6 +84,7 @@ func (t *Table) New(sendDepth, recvDepth int) (*Queue, error) {
 	q := new(Queue)
 	q.Send.init(uint32(sendDepth))
 	q.Recv.init(uint32(recvDepth))
+	q.Shared.init()
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -80,21 +96,22 @@ func (t *Table) New(sendDepth, recvDepth int) (*Queue, error) {
 		q.id = t.next
 		t.next++
 	default:
-		return nil, errTooMany
+		return nil, ErrTooMany
 	}
 	c := &t.chunks[q.id>>chunkBits]
 	if c.Load() == nil {
 		c.Store(new(chunk))
 	}
 	e := t.entry(q.id)
-	q.gen.Store(e.gen.Load())
+	q.setGen(e.gen.Load())
 	e.used.Store(true)
 	e.queue.Store(q)
 	return q, nil
 }
 
 // Retire takes q out: its late completions will be dropped. The caller has
-// destroyed the queue pair and holds the locks of its completion queues.
+// destroyed the queue pair and holds the locks of its completion queues, or has
+// destroyed the shared receive queue.
 func (t *Table) Retire(q *Queue) {
 	q.Reset()
 	e := t.entry(q.id)
@@ -117,7 +134,7 @@ func (t *Table) entry(id uint32) *entry {
 type Outcome uint8
 
 const (
-	// Ours: it was in flight; its slot and all earlier ones are released.
+	// Ours: it was in flight; its slot and those that it covers are released.
 	Ours Outcome = iota
 	// Late: it belongs to a queue that was destroyed or reset, and is dropped.
 	Late
@@ -125,37 +142,46 @@ const (
 	Unknown
 )
 
-// Complete takes the wr_id of a completion, releases what it covers and returns
-// the caller's own wr_id and which queue it was on. The caller holds the lock of
-// the completion queue that it came from.
-func (t *Table) Complete(wrID uint64) (user uint64, k Kind, o Outcome) {
-	tok := Token(wrID)
-	k = tok.kind()
-	if k != Send && k != Recv {
-		return wrID, Foreign, Unknown
+// find returns the queue that a wr_id belongs to, if it is alive.
+func (t *Table) find(tok Token) (*Queue, Outcome) {
+	if tok.kind() == Foreign {
+		return nil, Unknown
 	}
 	e := t.entry(tok.queue())
 	if e == nil || !e.used.Load() {
-		return wrID, Foreign, Unknown
+		return nil, Unknown
 	}
 	q := e.queue.Load()
 	if q == nil {
-		return 0, k, Late
+		return nil, Late
 	}
 	// Generations are compared as a circle: the half behind the current one is
 	// the past, the half before it was never given out.
 	switch age := (q.gen.Load() - tok.gen()) & genMask; {
 	case age > genMask/2:
-		return wrID, Foreign, Unknown
+		return nil, Unknown
 	case age > 0:
-		return 0, k, Late
+		return nil, Late
 	}
-	ring := &q.Send
-	if k == Recv {
-		ring = &q.Recv
+	return q, Ours
+}
+
+// Dead reports whether a wr_id belongs to a queue that was destroyed or reset.
+func (t *Table) Dead(wrID uint64) bool {
+	_, o := t.find(Token(wrID))
+	return o == Late
+}
+
+// Explained notes a failed completion and reports whether the program can know why
+// it failed: always, but for a flush on a queue that the program did not take to ERR
+// and of which no other completion has told a reason.
+func (t *Table) Explained(wrID uint64, flushed bool) bool {
+	q, o := t.find(Token(wrID))
+	if o != Ours || Token(wrID).kind() == Shared {
+		return true // nothing is known of the queue pair
 	}
-	if user, ok := ring.release(tok.pos()); ok {
-		return user, k, Ours
+	if !flushed {
+		q.explained.Store(true)
 	}
-	return wrID, Foreign, Unknown
+	return q.explained.Load()
 }

@@ -1,0 +1,117 @@
+package ibv
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/goverbs/goverbs/internal/core"
+	"github.com/goverbs/goverbs/internal/cverbs"
+	"github.com/goverbs/goverbs/internal/inflight"
+)
+
+var errDrained = &OpError{Kind: ErrClosed, Err: syscall.EINVAL,
+	Reason: "the QP was drained: take it to RESET to use it again"}
+
+// Drain ends the use of the queue pair without losing a completion: it refuses new
+// posts, takes the QP to ERR, and waits until all work requests have completed, most of
+// them flushed. Their completions are kept for Poll, and so are those of other queue
+// pairs that it met. Afterwards the QP can be closed, or taken to RESET and used again.
+// In RESET there is nothing to drain, and Drain changes nothing.
+//
+// Where ctx ends first Drain returns its cause, and says how much is left: completions
+// that an overrun has lost never come, and Close or RESET gives their memory back.
+//
+// The receives of a shared receive queue are not the QP's own. Drain waits for those
+// that the QP had begun to fill as far as the device tells about them, by the event
+// LAST_WQE_REACHED. A device that does not raise it (rdma_rxe of Linux 6.1) has Drain
+// wait until ctx ends. Close is sure on every device: it reports none of them later.
+func (qp *QP) Drain(ctx context.Context) error {
+	defer runtime.KeepAlive(qp)
+	q, done := qp.s, ctx.Done()
+	fail := func(err error, reason string) error {
+		return &OpError{Op: "draining", Object: q.name, Err: err, Reason: reason}
+	}
+	if err := q.Use(); err != nil {
+		return fail(err, "")
+	}
+	defer q.Done()
+	q.modify.Lock()
+	defer q.modify.Unlock()
+
+	if QPState(q.state.Load()) == QPStateReset {
+		return nil // there is nothing, and no way from there to ERR
+	}
+	allow, unexplain := q.setRefuses(errDrained), q.queue.Explain()
+	// Also from ERR: on rdma_rxe a receive that was posted in ERR is flushed by the next
+	// move to it only.
+	if err := cverbs.ModifyQP(q.h, &cverbs.QPAttr{State: int32(QPStateErr)}, uint32(AttrState)); err != nil {
+		allow()
+		unexplain()
+		return fail(err, "")
+	}
+	q.setState(QPStateErr)
+	for pause := 20 * time.Microsecond; ; pause = min(2*pause, time.Millisecond) {
+		q.mark()
+		lastReached := q.srq == nil || q.pd.Ctx.LastWQEReached(q.addr)
+		for _, c := range q.cqs() {
+			if !harvest(c) {
+				return fail(syscall.EIO, fmt.Sprintf("%v failed, for example by an overrun; close its QPs and then it", &c.Node))
+			}
+		}
+		sends, recvs := q.queue.Send.InFlight(), q.queue.Recv.InFlight()
+		switch {
+		case sends == 0 && recvs == 0 && lastReached:
+			return nil
+		case q.Closing():
+			return fail(ErrClosed, "closed while draining")
+		}
+		select {
+		case <-done:
+			return fail(context.Cause(ctx), leftOver(sends, recvs))
+		case <-time.After(pause):
+		}
+	}
+}
+
+// mark has the device tell when it is done with unsignaled sends that nothing signaled
+// follows: they may have succeeded long ago. A datagram would need an address, so that UD
+// goes without.
+func (q *qpState) mark() {
+	q.sq.mu.Lock()
+	defer q.sq.mu.Unlock()
+	ring := &q.queue.Send
+	if q.typ == QPTypeUD || !ring.NeedsMarker() {
+		return
+	}
+	ring.Mark(func(wrID inflight.Token) bool {
+		wr := &q.sq.scratch.Items[0]
+		wr.WRID, wr.NumSGE, wr.Opcode, wr.Flags, wr.Imm = uint64(wrID), 0, uint32(OpSend)-1, uint32(SendSignaled), 0
+		wr.ClearUnions()
+		_, errno := cverbs.PostSend(q.addr, q.sq.scratch, 1)
+		return errno == 0 // else there is no room yet
+	})
+}
+
+func leftOver(sends, recvs int) string {
+	if sends == 0 && recvs == 0 {
+		return "its own work requests have completed, but the device has not said that it is done with those of the shared receive queue"
+	}
+	return fmt.Sprintf("%d sends and %d receives have not completed", sends, recvs)
+}
+
+// cqs returns the completion queues that the QP reports to.
+func (q *qpState) cqs() []*core.CQ {
+	if q.sendCQ == q.recvCQ {
+		return []*core.CQ{q.sendCQ}
+	}
+	return []*core.CQ{q.sendCQ, q.recvCQ}
+}
+
+func harvest(c *core.CQ) (ok bool) {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	return c.Harvest(nil)
+}

@@ -1,0 +1,91 @@
+package core
+
+import (
+	"sync"
+
+	"github.com/goverbs/goverbs/internal/cverbs"
+	"github.com/goverbs/goverbs/internal/inflight"
+	"github.com/goverbs/goverbs/internal/life"
+)
+
+// CQ is a completion queue. Mu is the CQ lock: it covers polling and whatever else
+// releases slots of the work queues that report to the CQ.
+type CQ struct {
+	life.Node
+	H       cverbs.CQ
+	Addr    uintptr
+	Ctx     *Context
+	Entries int    // granted
+	WithInv uint32 // bits of wc_flags
+
+	Mu      sync.Mutex
+	Closed  bool
+	Scratch *cverbs.Scratch[cverbs.WC]
+	Settler inflight.Settler
+	// Spill are completions that were taken from the device and not yet by the
+	// program, oldest first.
+	Spill []Completion
+}
+
+// PollBatch is how many completions one call into C takes.
+const PollBatch = 32
+
+// Completion is a completion and what is known of its work request.
+type Completion struct {
+	WC        cverbs.WC // its WRID is the token
+	WRID      uint64    // the caller's own
+	Kind      inflight.Kind
+	Explained bool // as inflight.Table.Explained
+}
+
+const statusSuccess, statusFlushed = 0, 5 // ibv_wc_status
+
+// Settle releases what a completion of the device covers, and describes it. It
+// reports false if the completion is to be dropped. The caller holds Mu, and flushes
+// Settler before it gives it up.
+func (q *CQ) Settle(wc *cverbs.WC, to *Completion) bool {
+	to.WC, to.Explained = *wc, true
+	success := wc.Status == statusSuccess
+	if !success {
+		to.Explained = inflight.Queues.Explained(wc.WRID, wc.Status == statusFlushed)
+	}
+	user, kind, outcome := q.Settler.Complete(wc.WRID, success)
+	to.WRID, to.Kind = user, kind
+	return outcome != inflight.Late
+}
+
+// Harvest moves the completions that the device has to Spill, but for those that
+// drop (which may be nil) takes, and reports whether the device could be asked. The
+// caller holds Mu.
+func (q *CQ) Harvest(drop func(*Completion) bool) (ok bool) {
+	defer q.Settler.Flush()
+	for {
+		got := cverbs.PollCQ(q.Addr, q.Scratch, PollBatch)
+		for i := range q.Scratch.Items[:min(max(got, 0), PollBatch)] {
+			var c Completion
+			if q.Settle(&q.Scratch.Items[i], &c) && (drop == nil || !drop(&c)) {
+				q.Spill = append(q.Spill, c)
+			}
+		}
+		if got < PollBatch {
+			return got >= 0
+		}
+	}
+}
+
+// LockCQs locks one or two completion queues, always in the same order, and
+// returns what unlocks them.
+func LockCQs(a, b *CQ) (unlock func()) {
+	if a == b {
+		a.Mu.Lock()
+		return a.Mu.Unlock
+	}
+	if a.Before(&b.Node) {
+		a.Mu.Lock()
+		b.Mu.Lock()
+	} else {
+		b.Mu.Lock()
+		a.Mu.Lock()
+	}
+	return func() { a.Mu.Unlock(); b.Mu.Unlock() }
+}
