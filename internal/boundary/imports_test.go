@@ -47,13 +47,14 @@ var mayImport = map[string][]string{
 	"internal/sysfs":    {"golang.org/x/sys/unix"},
 
 	// For tests and for work on this module.
-	"docker/lab":               {"golang.org/x/sys/unix"},
-	"internal/boundary":        {},
-	"internal/cmd/genstub":     {},
-	"internal/cmd/testsum":     {},
-	"internal/fakedev":         {},
-	"internal/rdmatest":        {"ibv", "cq", "mr", "internal/life", "github.com/stretchr/testify/require"},
-	"internal/sysfs/sysfstest": {"internal/sysfs", "github.com/rogpeppe/go-internal/txtar"},
+	"docker/lab":                   {"golang.org/x/sys/unix"},
+	"internal/boundary":            {},
+	"internal/cmd/genstub":         {},
+	"internal/cmd/testsum":         {},
+	"internal/fakedev":             {},
+	"internal/fakedev/fakedevtest": {"ibv", "cq", "mr", "internal/fakedev", "internal/rdmatest", "github.com/stretchr/testify/require"},
+	"internal/rdmatest":            {"ibv", "cq", "mr", "internal/life", "github.com/stretchr/testify/require"},
+	"internal/sysfs/sysfstest":     {"internal/sysfs", "github.com/rogpeppe/go-internal/txtar"},
 }
 
 // mayUseC are the packages that may import "C".

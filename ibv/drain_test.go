@@ -1,0 +1,74 @@
+//go:build cgo && linux && (amd64 || arm64 || loong64 || ppc64le || riscv64 || s390x)
+
+package ibv_test
+
+import (
+	"context"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/goverbs/goverbs/ibv"
+	"github.com/goverbs/goverbs/internal/fakedev"
+	"github.com/goverbs/goverbs/internal/fakedev/fakedevtest"
+)
+
+// Unsignaled sends at the end of the queue that have succeeded have no completion, not
+// even a flush.
+func TestDrainOfUnsignaledSends(t *testing.T) {
+	b := fakedevtest.New(t, fakedev.Config{Complete: true})
+	for _, sends := range []int{1, 64} { // 64 fill the queue
+		qp := b.NewQP(t)
+		wrs := fakedevtest.Sends(b.Region, 1, sends)
+		for i := range wrs {
+			wrs[i].Flags = 0
+		}
+		qp.Post(t, wrs...)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		require.NoError(t, qp.Drain(ctx))
+		assert.Empty(t, fakedevtest.Poll(t, qp.Send), "the marker is nobody's")
+		assert.Zero(t, b.Region.InFlight())
+		require.NoError(t, qp.Close())
+	}
+}
+
+// A Modify or Drain that fails does not explain the flushes that come later.
+func TestFailedMoveToErrExplainsNothing(t *testing.T) {
+	b := fakedevtest.New(t, fakedev.Config{})
+	qp := b.NewQP(t)
+	b.Fail("ibv_modify_qp", syscall.ENOMEM, 2)
+	require.ErrorIs(t, qp.Drain(t.Context()), syscall.ENOMEM)
+	require.ErrorIs(t, qp.Modify(ibv.QPAttr{State: ibv.QPStateErr}, ibv.AttrState), syscall.ENOMEM)
+	qp.Post(t, fakedevtest.Sends(b.Region, 1, 1)...)
+	b.Flush(qp.Num())
+	wcs := fakedevtest.Poll(t, qp.Send)
+	require.Len(t, wcs, 1)
+	assert.ErrorContains(t, wcs[0].Err(), "the QP failed by itself")
+}
+
+// Closing everything does not wait for a Drain whose completions nobody brings.
+func TestCloseAllEndsADrain(t *testing.T) {
+	b := fakedevtest.New(t, fakedev.Config{})
+	qp := b.NewQP(t)
+	qp.Post(t, fakedevtest.Sends(b.Region, 1, 1)...)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	drained, closed := make(chan error, 1), make(chan error, 1)
+	go func() { drained <- qp.Drain(ctx) }()
+	require.Eventually(t, func() bool { return b.QP(qp.Num()).State == int(ibv.QPStateErr) }, 10*time.Second, time.Millisecond)
+	go func() { closed <- b.Ctx.CloseAll() }()
+	select {
+	case err := <-closed:
+		require.NoError(t, err)
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "CloseAll waits for Drain")
+	}
+	err := <-drained
+	assert.ErrorIs(t, err, ibv.ErrClosed)
+	assert.ErrorContains(t, err, "closed while draining")
+	assert.Empty(t, b.Open())
+}

@@ -1,0 +1,90 @@
+//go:build cgo && linux && (amd64 || arm64 || loong64 || ppc64le || riscv64 || s390x)
+
+package mr_test
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/goverbs/goverbs/ibv"
+	"github.com/goverbs/goverbs/internal/fakedev"
+	"github.com/goverbs/goverbs/internal/fakedev/fakedevtest"
+)
+
+const patience = 10 * time.Second
+
+// within returns what f does, which must not take long.
+func within(t *testing.T, what string, f func() error) error {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(patience):
+		require.Fail(t, what+" hangs")
+		return nil
+	}
+}
+
+// TestCloseWhileCloseWhenIdleWaits: it does not wait with it, changes nothing, and no
+// other CloseWhenIdle takes the region for closed because of it.
+func TestCloseWhileCloseWhenIdleWaits(t *testing.T) {
+	b := fakedevtest.New(t, fakedev.Config{})
+	qp := b.NewQP(t)
+	qp.Post(t, fakedevtest.Sends(b.Region, 1, 1)...)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel() // so that nothing hangs for longer than the test
+	first := make(chan error, 1)
+	go func() { first <- b.Region.CloseWhenIdle(ctx) }()
+	require.Eventually(t, func() bool {
+		n, err := qp.PostSend(fakedevtest.Sends(b.Region, 2, 1))
+		if n == 1 {
+			qp.SQ.Complete(fakedev.Completion{Index: 1})
+		}
+		return errors.Is(err, ibv.ErrClosed)
+	}, patience, time.Millisecond, "it refuses posts")
+	inFlight := b.Region.InFlight()
+
+	err := within(t, "Close", b.Region.Close)
+	assert.ErrorIs(t, err, ibv.ErrBusy)
+	assert.ErrorIs(t, err, syscall.EBUSY)
+	ended, end := context.WithCancelCause(t.Context())
+	end(syscall.EINTR)
+	err = within(t, "the second CloseWhenIdle", func() error { return b.Region.CloseWhenIdle(ended) })
+	assert.ErrorIs(t, err, syscall.EINTR, "the region is not closed")
+	assert.Equal(t, inFlight, b.Region.InFlight())
+	_, err = qp.PostSend(fakedevtest.Sends(b.Region, 3, 1))
+	assert.ErrorIs(t, err, ibv.ErrClosed, "the first still waits")
+
+	for b.Region.InFlight() > 0 {
+		for len(qp.SQ.WRIDs()) > 0 {
+			qp.SQ.Complete(fakedev.Completion{})
+		}
+		fakedevtest.Poll(t, qp.Send)
+	}
+	require.NoError(t, within(t, "CloseWhenIdle", func() error { return <-first }))
+	assert.NoError(t, b.Region.CloseWhenIdle(ended), "it is closed")
+	assert.NoError(t, b.Region.Close())
+}
+
+// TestCloseWhenIdleThatFails leaves the region as it was.
+func TestCloseWhenIdleThatFails(t *testing.T) {
+	b := fakedevtest.New(t, fakedev.Config{})
+	qp := b.NewQP(t)
+	late := fakedevtest.Sends(b.Region, 2, 1)
+	b.Fail("ibv_dereg_mr", syscall.EINVAL, 1)
+	require.ErrorIs(t, b.Region.CloseWhenIdle(t.Context()), syscall.EINVAL)
+	qp.Post(t, fakedevtest.Sends(b.Region, 1, 1)...) // it can be used as before
+	qp.SQ.Complete(fakedev.Completion{})
+	require.Len(t, fakedevtest.Poll(t, qp.Send), 1)
+	require.NoError(t, b.Region.CloseWhenIdle(t.Context()))
+	_, err := qp.PostSend(late)
+	require.ErrorIs(t, err, ibv.ErrClosed)
+}
