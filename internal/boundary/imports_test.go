@@ -39,6 +39,8 @@ var mayImport = map[string][]string{
 	"cmd/ibvinfo":                {"ibv", "internal/sysfs", "github.com/spf13/pflag"},
 	"cmd/pingpong":               {"ibv", "cq", "mr", "github.com/spf13/pflag"},
 	"internal/examples/exchange": {"ibv", "cq", "mr"},
+	"internal/examples/remote":   {"ibv", "cq", "mr"},
+	"internal/examples/window":   {"ibv", "cq", "mr"},
 
 	"internal/core":     {"internal/cverbs", "internal/inflight", "internal/life"},
 	"internal/cverbs":   {},
@@ -47,14 +49,15 @@ var mayImport = map[string][]string{
 	"internal/sysfs":    {"golang.org/x/sys/unix"},
 
 	// For tests and for work on this module.
-	"docker/lab":                   {"golang.org/x/sys/unix"},
-	"internal/boundary":            {},
-	"internal/cmd/genstub":         {},
-	"internal/cmd/testsum":         {},
-	"internal/fakedev":             {},
-	"internal/fakedev/fakedevtest": {"ibv", "cq", "mr", "internal/fakedev", "internal/rdmatest", "github.com/stretchr/testify/require"},
-	"internal/rdmatest":            {"ibv", "cq", "mr", "internal/life", "github.com/stretchr/testify/require"},
-	"internal/sysfs/sysfstest":     {"internal/sysfs", "github.com/rogpeppe/go-internal/txtar"},
+	"docker/lab":                    {"golang.org/x/sys/unix"},
+	"internal/boundary":             {},
+	"internal/cmd/genstub":          {},
+	"internal/cmd/testsum":          {},
+	"internal/fakedev":              {},
+	"internal/fakedev/fakedevtest":  {"ibv", "cq", "mr", "internal/fakedev", "internal/rdmatest", "github.com/stretchr/testify/require"},
+	"internal/rdmatest":             {"ibv", "cq", "mr", "internal/life", "github.com/stretchr/testify/require"},
+	"internal/sysfs/sysfstest":      {"internal/sysfs", "github.com/rogpeppe/go-internal/txtar"},
+	"internal/examples/exampletest": {"github.com/stretchr/testify/require"},
 }
 
 // mayUseC are the packages that may import "C".
