@@ -4,12 +4,15 @@ SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build demo test test-long test-native test-lab test-device lint vet generate clean \
+.PHONY: help build demo test test-long test-native test-lab test-device bench lint vet generate clean \
 	setup begin native lab device passes fuzz summary
 
 # The kernels of the device tests' VM. A device of this host has its own.
 KERNELS = $(or $(RXE_KERNEL),6.1)
 FUZZTIME = 60s
+# The benchmarks run one after another, and all of them so often.
+BENCHRUNS = 7
+BENCHTIME = 100ms
 CVERBS = github.com/goverbs/goverbs/internal/cverbs
 
 GOLANGCI_LINT = go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
@@ -24,13 +27,18 @@ build: ## build the commands: build/ibvinfo and build/pingpong
 demo: setup build ## show ibvinfo, and pingpong between Go and C, on a real soft device
 	@docker/demo
 
-test: begin setup native lab device summary ## run every test, natively and on the device (RXE_KERNEL=6.1|6.12)
+test: begin setup native passes lab device summary ## run every test, natively and on the device (RXE_KERNEL=6.1|6.12)
 test-long: export GOVERBS_LONG = 1
 test-long: KERNELS = 6.1 6.12
-test-long: begin setup native passes fuzz lab device summary ## the same with full counts, both kernels, other checks of memory, fuzzing
+test-long: begin setup native passes fuzz lab device summary ## the same with full counts, both kernels, fuzzing
 test-native: begin native summary ## run the tests that need no device
 test-lab: begin lab summary ## run the tests of the lab itself
 test-device: begin device summary ## run the device tests; see also docker/test-device -h
+bench: ## benchmarks of the data path on a null provider: build/bench.txt, and their ratios
+	@mkdir -p build && go test -c -o build/bench.test ./internal/bench && rm -f build/bench.txt
+	@for run in $$(seq $(BENCHRUNS)); do (cd internal/bench && ../../build/bench.test -test.run '^$$' -test.bench . \
+		-test.benchtime $(BENCHTIME)) >>build/bench.txt || exit 1; done
+	@go run ./internal/cmd/benchratio <build/bench.txt
 vet: ## go vet, for every platform on which the module must build
 	go test -count=1 -run '^TestVet$$' ./internal/boundary
 

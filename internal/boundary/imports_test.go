@@ -57,6 +57,8 @@ var mayImport = map[string][]string{
 	"internal/fakedev/fakedevtest":  {"ibv", "cq", "mr", "internal/fakedev", "internal/rdmatest", "github.com/stretchr/testify/require"},
 	"internal/rdmatest":             {"ibv", "cq", "mr", "internal/life", "github.com/stretchr/testify/require"},
 	"internal/sysfs/sysfstest":      {"internal/sysfs", "github.com/rogpeppe/go-internal/txtar"},
+	"internal/bench":                {},
+	"internal/cmd/benchratio":       {"golang.org/x/perf/benchfmt"},
 	"internal/examples/exampletest": {"github.com/stretchr/testify/require"},
 }
 
