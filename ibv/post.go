@@ -106,8 +106,7 @@ func (qp *QP) PostRecv(wrs []RecvWR) (accepted int, err error) {
 	accepted, bad, err := post(&q.queue.Recv, len(wrs),
 		func(from, room int) (n int, err error) { return f.fill(wrs[from:], room) },
 		func(n int) (took, bad int, errno syscall.Errno) {
-			bad, errno = cverbs.PostRecv(q.addr, q.rq.scratch, n)
-			return max(bad, 0), bad, errno // receives of which none is named were not queued
+			return recvsTaken(cverbs.PostRecv(q.addr, q.rq.scratch, n))
 		},
 		func(took int) {
 			q.recvCQ.Mu.Lock()
@@ -118,6 +117,12 @@ func (qp *QP) PostRecv(wrs []RecvWR) (accepted int, err error) {
 		return q.rq.full.orFailed("ibv_post_recv", q.name, &q.queue.Recv, accepted, bad, err)
 	}
 	return accepted, nil
+}
+
+// recvsTaken says how many receives a device took that named bad: where it failed and
+// named none it queued none.
+func recvsTaken(bad int, errno syscall.Errno) (took, named int, err syscall.Errno) {
+	return max(bad, 0), bad, errno
 }
 
 // slots is what inflight's ring and pool have in common here.

@@ -119,8 +119,7 @@ func (srq *SRQ) PostRecv(wrs []RecvWR) (accepted int, err error) {
 	accepted, bad, err := post(pool, len(wrs),
 		func(from, room int) (n int, err error) { return f.fill(wrs[from:], room) },
 		func(n int) (took, bad int, errno syscall.Errno) {
-			bad, errno = cverbs.PostSRQRecv(q.addr, q.rq.scratch, n)
-			return max(bad, 0), bad, errno // receives of which none is named were not queued
+			return recvsTaken(cverbs.PostSRQRecv(q.addr, q.rq.scratch, n))
 		},
 		pool.Refused)
 	if err != nil {
