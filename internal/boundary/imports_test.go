@@ -28,9 +28,9 @@ var root = os.DirFS("../..")
 // C and unsafe. Every package must be here, so that where a new one stands among
 // the others is decided on purpose.
 var mayImport = map[string][]string{
-	"ibv": {"internal/core", "internal/cverbs", "internal/inflight", "internal/life", "internal/sysfs"},
-	"cq":  {"ibv", "internal/core", "internal/cverbs", "internal/inflight", "internal/life"},
-	"mr":  {"ibv", "internal/core", "internal/cverbs", "internal/inflight", "internal/life", "golang.org/x/sys/unix"},
+	"ibv": {"internal/core", "internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life", "internal/sysfs"},
+	"cq":  {"ibv", "internal/core", "internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life"},
+	"mr":  {"ibv", "internal/core", "internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life", "golang.org/x/sys/unix"},
 
 	"rdmacm": {},
 
@@ -42,9 +42,10 @@ var mayImport = map[string][]string{
 	"internal/examples/remote":   {"ibv", "cq", "mr"},
 	"internal/examples/window":   {"ibv", "cq", "mr"},
 
-	"internal/core":     {"internal/cverbs", "internal/inflight", "internal/life"},
+	"internal/core":     {"internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life"},
 	"internal/cverbs":   {},
-	"internal/inflight": {},
+	"internal/fdwait":   {"golang.org/x/sys/unix"},
+	"internal/inflight": {"internal/fdwait"},
 	"internal/life":     {},
 	"internal/sysfs":    {"golang.org/x/sys/unix"},
 

@@ -1,0 +1,317 @@
+// Package fdwait waits for the events that a C library tells through a file descriptor,
+// without holding a thread. Many goroutines can wait on one descriptor, each for the
+// events of its own key; each wait ends with its context.
+//
+// The runtime's poller admits one goroutine to a descriptor. So one of the waiting
+// goroutines leads: it takes what events there are and hands them to those that they are
+// for. When its own wait ends it passes the lead on. No goroutine is started.
+package fdwait
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrWoken says that Wake has ended the wait.
+var ErrWoken = errors.New("woken")
+
+// Queue holds the events of a descriptor. Its methods may be called from several
+// goroutines.
+type Queue[K comparable, E any] struct {
+	take func() (Event[K, E], error)
+	file *os.File
+	conn syscall.RawConn
+
+	mu          sync.Mutex // held while take runs
+	closed      bool
+	leading     bool
+	parked      bool // the leader is in the poller, or about to be
+	interrupted bool // the descriptor's deadline is set
+	waiters     []*waiter[K, E]
+	pending     []Event[K, E] // that nobody has waited for yet
+}
+
+// Event is an event and what it is for.
+type Event[K comparable, E any] struct {
+	Key  K
+	What E
+}
+
+type waiter[K comparable, E any] struct {
+	key   K
+	any   bool
+	ended bool          // with event or err
+	leads bool          // from now on it is to lead
+	told  chan struct{} // closed with either
+	done  <-chan struct{}
+	event Event[K, E]
+	err   error
+}
+
+// New returns a queue for the descriptor fd, which it duplicates and makes non-blocking:
+// that holds for fd too. take takes one event without waiting; without one it fails with
+// EAGAIN. It is never called by two goroutines at once.
+func New[K comparable, E any](fd int, take func() (Event[K, E], error)) (*Queue[K, E], error) {
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("duplicating file descriptor %d: %w", fd, err)
+	}
+	if err := unix.SetNonblock(dup, true); err != nil {
+		_ = unix.Close(dup) // the first error is the one to tell
+		return nil, fmt.Errorf("making file descriptor %d non-blocking: %w", fd, err)
+	}
+	q := &Queue[K, E]{take: take, file: os.NewFile(uintptr(dup), "events")}
+	// What the poller does not take would hold a thread for each wait.
+	if err = q.file.SetReadDeadline(time.Time{}); err == nil {
+		q.conn, err = q.file.SyscallConn()
+	}
+	if err != nil {
+		_ = q.file.Close()
+		return nil, fmt.Errorf("the runtime cannot poll file descriptor %d: %w", fd, err)
+	}
+	return q, nil
+}
+
+// Wait returns the next event of key. It fails with what stop, unless nil, returns when
+// the wait begins: what stop looks at is to be changed before Wake is called. Otherwise
+// it fails with Cause(ctx), with ErrWoken, with os.ErrClosed, or with an error of take.
+// An event that has come is returned also if ctx has ended.
+func (q *Queue[K, E]) Wait(ctx context.Context, key K, stop func() error) (E, error) {
+	w := &waiter[K, E]{key: key}
+	err := q.wait(ctx, w, stop)
+	return w.event.What, err
+}
+
+// Next is Wait for the next event that no other goroutine waits for by its key.
+func (q *Queue[K, E]) Next(ctx context.Context) (Event[K, E], error) {
+	w := &waiter[K, E]{any: true}
+	err := q.wait(ctx, w, nil)
+	return w.event, err
+}
+
+// Wake ends the waits for key.
+func (q *Queue[K, E]) Wake(key K) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.wake(key)
+}
+
+func (q *Queue[K, E]) wake(key K) {
+	for _, w := range slices.Clone(q.waiters) {
+		if !w.any && w.key == key {
+			q.end(w, Event[K, E]{}, ErrWoken)
+		}
+	}
+}
+
+// Remove runs end, during which no event is taken. If it succeeds, events of key that
+// were taken before are forgotten, and the waits for it end.
+func (q *Queue[K, E]) Remove(key K, end func() error) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if err := end(); err != nil {
+		return err
+	}
+	q.pending = slices.DeleteFunc(q.pending, func(e Event[K, E]) bool { return e.Key == key })
+	q.wake(key)
+	return nil
+}
+
+// Close ends all waits with os.ErrClosed. When it returns, no more events are taken.
+// Closing again does nothing.
+func (q *Queue[K, E]) Close() {
+	q.mu.Lock()
+	if q.closed {
+		q.mu.Unlock()
+		return
+	}
+	q.closed = true
+	for _, w := range slices.Clone(q.waiters) {
+		q.end(w, Event[K, E]{}, os.ErrClosed)
+	}
+	q.mu.Unlock()
+	_ = q.file.Close() // which waits for the leader to be out, and has nothing to write
+}
+
+func (q *Queue[K, E]) wait(ctx context.Context, w *waiter[K, E], stop func() error) error {
+	w.done = ctx.Done() // before anything is changed: ctx may be nil
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return os.ErrClosed
+	}
+	if stop != nil {
+		if err := stop(); err != nil {
+			return err
+		}
+	}
+	if i := slices.IndexFunc(q.pending, w.wants); i >= 0 {
+		w.event = q.pending[i]
+		q.pending = slices.Delete(q.pending, i, i+1)
+		return nil
+	}
+	q.waiters = append(q.waiters, w)
+	if q.leading {
+		q.follow(ctx, w)
+	} else {
+		q.leading, w.leads = true, true
+	}
+	if w.leads {
+		if !w.ended {
+			q.lead(ctx, w)
+		}
+		q.passOn()
+	}
+	return w.err
+}
+
+func (w *waiter[K, E]) wants(e Event[K, E]) bool { return w.any || w.key == e.Key }
+
+// end ends a wait.
+func (q *Queue[K, E]) end(w *waiter[K, E], e Event[K, E], err error) {
+	w.ended, w.event, w.err = true, e, err
+	q.waiters = slices.DeleteFunc(q.waiters, func(o *waiter[K, E]) bool { return o == w })
+	w.tell()
+	if w.leads {
+		q.interrupt()
+	}
+}
+
+// Cause returns why a wait that ended with ctx did: context.Cause(ctx), which where ctx
+// has timed out matches os.ErrDeadlineExceeded too.
+func Cause(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return timeout{cause}
+	}
+	return cause
+}
+
+type timeout struct{ error }
+
+func (t timeout) Unwrap() error      { return t.error }
+func (timeout) Is(target error) bool { return target == os.ErrDeadlineExceeded } //nolint:errorlint // this is what errors.Is asks
+func (timeout) Timeout() bool        { return true }
+
+func (w *waiter[K, E]) tell() {
+	if w.told != nil {
+		close(w.told)
+		w.told = nil
+	}
+}
+
+// follow waits until the wait of w has ended, or w is to lead.
+func (q *Queue[K, E]) follow(ctx context.Context, w *waiter[K, E]) {
+	told := make(chan struct{})
+	w.told = told
+	q.mu.Unlock()
+	select {
+	case <-told:
+	case <-w.done:
+	}
+	q.mu.Lock()
+	if !w.ended && !w.leads {
+		q.end(w, Event[K, E]{}, Cause(ctx))
+	}
+}
+
+// passOn makes another waiter the leader.
+func (q *Queue[K, E]) passOn() {
+	q.leading = len(q.waiters) > 0
+	if q.leading {
+		q.waiters[0].leads = true
+		q.waiters[0].tell()
+	}
+}
+
+// lead takes events until the wait of w has ended.
+func (q *Queue[K, E]) lead(ctx context.Context, w *waiter[K, E]) {
+	q.drain(w)
+	if w.ended {
+		return
+	}
+	if w.done != nil {
+		defer context.AfterFunc(ctx, func() {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			q.interrupt() // perhaps another leader, which goes on
+		})()
+	}
+	for !w.ended {
+		if ctx.Err() != nil {
+			q.end(w, Event[K, E]{}, Cause(ctx))
+			return
+		}
+		if q.interrupted {
+			// Whoever interrupts changes before what the leader has looked at by now.
+			q.interrupted = false
+			_ = q.file.SetReadDeadline(time.Time{}) // as New has seen it succeed
+		}
+		err := q.park(w)
+		if err != nil && !w.ended && !errors.Is(err, os.ErrDeadlineExceeded) {
+			q.end(w, Event[K, E]{}, err)
+		}
+	}
+}
+
+// park takes events until the wait of w has ended, or it is interrupted.
+func (q *Queue[K, E]) park(w *waiter[K, E]) error {
+	q.parked = true
+	q.mu.Unlock()
+	err := q.conn.Read(func(uintptr) (done bool) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.parked = false
+		q.drain(w)
+		q.parked = !w.ended
+		return w.ended
+	})
+	q.mu.Lock()
+	q.parked = false
+	return err
+}
+
+// interrupt gets the leader out of the poller.
+func (q *Queue[K, E]) interrupt() {
+	if q.parked && !q.interrupted {
+		q.interrupted = true
+		_ = q.file.SetReadDeadline(time.Unix(1, 0)) // as New has seen it succeed
+	}
+}
+
+// drain takes events until the wait of the leader w has ended or there are no more: the
+// poller tells of new ones only. A take that fails is the leader's.
+func (q *Queue[K, E]) drain(w *waiter[K, E]) {
+	for !w.ended {
+		e, err := q.take()
+		switch {
+		case errors.Is(err, syscall.EAGAIN):
+			return
+		case errors.Is(err, syscall.EINTR):
+		case err != nil:
+			q.end(w, Event[K, E]{}, err)
+		default:
+			q.deliver(e)
+		}
+	}
+}
+
+func (q *Queue[K, E]) deliver(e Event[K, E]) {
+	i := slices.IndexFunc(q.waiters, func(w *waiter[K, E]) bool { return !w.any && w.key == e.Key })
+	if i < 0 {
+		i = slices.IndexFunc(q.waiters, func(w *waiter[K, E]) bool { return w.any })
+	}
+	if i < 0 {
+		q.pending = append(q.pending, e)
+		return
+	}
+	q.end(q.waiters[i], e, nil)
+}
