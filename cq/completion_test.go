@@ -15,7 +15,7 @@ import (
 	"github.com/goverbs/goverbs/internal/fakedev/fakedevtest"
 )
 
-func postRecv(t *testing.T, q interface {
+func postRecv(t testing.TB, q interface {
 	PostRecv([]ibv.RecvWR) (int, error)
 }, wrs ...ibv.RecvWR,
 ) {

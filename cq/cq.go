@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"runtime"
 	"syscall"
+	"time"
+	"weak"
 
 	"github.com/goverbs/goverbs/ibv"
 	"github.com/goverbs/goverbs/internal/core"
@@ -19,6 +21,12 @@ type InitAttr struct {
 	Entries int
 	// CompVector is the completion vector, from 0 to the device's NumCompVectors-1.
 	CompVector int
+	// Channel is where the completion queue tells of completions, so that they can be
+	// waited for; nil is for one that is only polled.
+	Channel *Channel
+	// Spin is how long Wait polls before it has the device tell of the next completion
+	// and parks: 0 parks at once. It spends a processor for a lower latency.
+	Spin time.Duration
 }
 
 // CQ is a completion queue. Its methods may be called from several goroutines; polls
@@ -46,9 +54,20 @@ func Create(ctx *ibv.Context, init InitAttr) (*CQ, error) {
 		return refuse("Entries %d is above the device's max_cqe %d", init.Entries, c.Attr.MaxCQE)
 	case init.CompVector < 0 || init.CompVector >= max(int(c.Attr.NumCompVectors), 1):
 		return refuse("CompVector %d: the device has vectors 0 to %d", init.CompVector, c.Attr.NumCompVectors-1)
+	case init.Spin < 0:
+		return refuse("Spin is %v: give how long to poll, or 0", init.Spin)
+	case init.Channel != nil && init.Channel.s == nil:
+		return refuse("Channel is a zero Channel: make it with NewChannel")
+	case init.Channel != nil && init.Channel.s.Ctx != c:
+		return refuse("%v belongs to another device, or to one opened twice", init.Channel)
 	}
-	q := &core.CQ{Ctx: c, WithInv: withInv(c), Settler: inflight.Queues.Settler()}
-	if err := q.Init("CQ", func() error { return destroy(q) }, &c.Node); err != nil {
+	q := &core.CQ{Ctx: c, Spin: init.Spin, WithInv: withInv(c), Settler: inflight.Queues.Settler()}
+	parents := []*life.Node{&c.Node}
+	if init.Channel != nil {
+		q.Channel = init.Channel.s
+		parents = append(parents, &q.Channel.Node)
+	}
+	if err := q.Init("CQ", func() error { return destroy(q) }, parents...); err != nil {
 		return nil, &ibv.OpError{Op: op, Object: c.Name, Err: err}
 	}
 	if err := makeCQ(q, init); err != nil {
@@ -57,6 +76,13 @@ func Create(ctx *ibv.Context, init InitAttr) (*CQ, error) {
 	}
 	q.Ready(core.Label(cverbs.CQHandle(q.H), c))
 	handle := &CQ{q}
+	dropped := weak.Make(handle)
+	q.Handle = func() any {
+		if handle := dropped.Value(); handle != nil {
+			return handle
+		}
+		return nil
+	}
 	life.Guard(handle, &q.Node)
 	return handle, nil
 }
@@ -65,11 +91,18 @@ func makeCQ(q *core.CQ, init InitAttr) (err error) {
 	if q.Scratch, err = cverbs.NewScratch[cverbs.WC](core.PollBatch, 0, 0); err != nil {
 		return err
 	}
-	if q.H, q.Entries, err = cverbs.CreateCQ(q.Ctx.H, init.Entries, init.CompVector); err != nil {
+	var channel cverbs.CompChannel
+	if q.Channel != nil {
+		channel = q.Channel.H
+	}
+	if q.H, q.Entries, err = cverbs.CreateCQ(q.Ctx.H, init.Entries, channel, init.CompVector); err != nil {
 		q.Scratch.Free()
 		return err
 	}
 	q.Addr = cverbs.CQAddr(q.H)
+	if q.Channel != nil {
+		q.Channel.Adopt(q)
+	}
 	return nil
 }
 
@@ -83,7 +116,11 @@ func (q *CQ) Core() *core.CQ {
 
 // Entries returns how many completions the provider granted, at least what was
 // asked for.
-func (q *CQ) Entries() int { return q.s.Entries }
+func (q *CQ) Entries() int {
+	q.s.Mu.Lock()
+	defer q.s.Mu.Unlock()
+	return q.s.Entries
+}
 
 // String names the completion queue and its device.
 func (q *CQ) String() string { return q.s.String() }
@@ -199,7 +236,7 @@ func (q *CQ) Close() error {
 
 func destroy(q *core.CQ) error {
 	setClosed(q, true)
-	if err := q.Ctx.Gone(cverbs.DestroyCQ(q.H)); err != nil {
+	if err := q.Destroy(); err != nil {
 		setClosed(q, false)
 		return err
 	}

@@ -26,3 +26,9 @@ func Spilled(q *CQ) (n, room int) {
 	defer q.s.Mu.Unlock()
 	return len(q.s.Spill), cap(q.s.Spill)
 }
+
+// Waiting returns how many goroutines wait for events of a channel.
+func Waiting(ch *Channel) int { return ch.s.Events.Waiting() }
+
+// Armed reports whether an event of q is to come.
+func Armed(q *CQ) bool { return q.s.Armed.Load() != core.NotArmed }

@@ -2,6 +2,8 @@ package core
 
 import (
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/goverbs/goverbs/internal/cverbs"
 	"github.com/goverbs/goverbs/internal/inflight"
@@ -15,11 +17,19 @@ type CQ struct {
 	H       cverbs.CQ
 	Addr    uintptr
 	Ctx     *Context
-	Entries int    // granted
-	WithInv uint32 // bits of wc_flags
+	Channel *Channel      // or nil
+	Handle  func() any    // the *cq.CQ, or nil if it was dropped
+	Spin    time.Duration // how long a wait polls before it arms
+	WithInv uint32        // bits of wc_flags
+
+	// Armed is how the device was asked to tell of a completion since it last did: while
+	// it is not NotArmed the device will, or has and the event waits to be taken.
+	Armed   atomic.Int32
+	unacked uint32 // events taken; used while none is being taken
 
 	Mu      sync.Mutex
 	Closed  bool
+	Entries int // granted
 	Scratch *cverbs.Scratch[cverbs.WC]
 	Settler inflight.Settler
 	// Spill are completions that were taken from the device and not yet by the

@@ -23,6 +23,9 @@ type MR struct{ p *C.struct_ibv_mr }
 // CQ is struct ibv_cq *.
 type CQ struct{ p *C.struct_ibv_cq }
 
+// CompChannel is struct ibv_comp_channel *.
+type CompChannel struct{ p *C.struct_ibv_comp_channel }
+
 // QP is struct ibv_qp *.
 type QP struct{ p *C.struct_ibv_qp }
 

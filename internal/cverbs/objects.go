@@ -76,10 +76,10 @@ func Keys(mr MR) (lkey, rkey uint32) { return uint32(mr.p.lkey), uint32(mr.p.rke
 // DeregMR stands for ibv_dereg_mr.
 func DeregMR(mr MR) error { return errnoOf(C.gv_dereg_mr(mr.p)) }
 
-// CreateCQ stands for ibv_create_cq, without a completion channel. It returns how
-// many entries were granted.
-func CreateCQ(c Context, entries, vector int) (cq CQ, granted int, err error) {
-	p, err := C.ibv_create_cq(c.p, C.int(entries), nil, nil, C.int(vector))
+// CreateCQ stands for ibv_create_cq; ch is zero for no completion channel. It returns
+// how many entries were granted.
+func CreateCQ(c Context, entries int, ch CompChannel, vector int) (cq CQ, granted int, err error) {
+	p, err := C.ibv_create_cq(c.p, C.int(entries), nil, ch.p, C.int(vector))
 	if p == nil {
 		return CQ{}, 0, failed(err)
 	}

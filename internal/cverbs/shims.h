@@ -145,6 +145,41 @@ static inline int gv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int m
 	return GV_RC(ibv_query_qp(qp, attr, mask, init));
 }
 
+static inline struct ibv_comp_channel *gv_create_comp_channel(struct ibv_context *ctx)
+{
+	errno = 0;
+	return ibv_create_comp_channel(ctx);
+}
+
+static inline int gv_destroy_comp_channel(struct ibv_comp_channel *ch) { return GV_RC(ibv_destroy_comp_channel(ch)); }
+
+static inline int gv_get_cq_event(struct ibv_comp_channel *ch, uintptr_t *cq)
+{
+	struct ibv_cq *named;
+	void *cq_context;
+	int rc = GV_RC(ibv_get_cq_event(ch, &named, &cq_context));
+
+	*cq = rc ? 0 : (uintptr_t)named;
+	return rc;
+}
+
+static inline int gv_req_notify_cq(struct ibv_cq *cq, int solicited_only)
+{
+	return GV_RC(ibv_req_notify_cq(cq, solicited_only));
+}
+
+static inline int gv_resize_cq(struct ibv_cq *cq, int entries) { return GV_RC(ibv_resize_cq(cq, entries)); }
+
+static inline int gv_moderate_cq(struct ibv_cq *cq, uint16_t count, uint16_t period)
+{
+	struct ibv_modify_cq_attr attr = {
+		.attr_mask = IBV_CQ_ATTR_MODERATE,
+		.moderate = { .cq_count = count, .cq_period = period },
+	};
+
+	return GV_RC(ibv_modify_cq(cq, &attr));
+}
+
 /*
  * Data path. Addresses come as integers, so that cgo has no pointer to check. A
  * post returns the errno in the high half and in the low half the index of the

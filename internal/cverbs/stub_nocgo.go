@@ -19,6 +19,20 @@ func InitAHFromWC(Context, uint8, WC, [GRHSize]byte) (r0 AHAttr, _ error) { retu
 
 func TakeAsyncEvent(Context) (r0 AsyncEvent, _ error) { return r0, ErrNoCgo }
 
+func CreateCompChannel(Context) (r0 CompChannel, r1 int, _ error) { return r0, r1, ErrNoCgo }
+
+func DestroyCompChannel(CompChannel) error { return ErrNoCgo }
+
+func GetCQEvent(CompChannel) (r0 uintptr, _ error) { return r0, ErrNoCgo }
+
+func AckCQEvents(CQ, uint32) {}
+
+func ReqNotifyCQ(CQ, bool) error { return ErrNoCgo }
+
+func ResizeCQ(CQ, int) (r0 int, _ error) { return r0, ErrNoCgo }
+
+func ModerateCQ(CQ, uint16, uint16) error { return ErrNoCgo }
+
 func Constants() (r0 map[string]int64) { return r0 }
 
 func PostSend(uintptr, *Scratch[SendWR], int) (r0 int, r1 syscall.Errno) { return r0, r1 }
@@ -54,6 +68,8 @@ type PD struct{ p *struct{} }
 type MR struct{ p *struct{} }
 
 type CQ struct{ p *struct{} }
+
+type CompChannel struct{ p *struct{} }
 
 type QP struct{ p *struct{} }
 
@@ -91,7 +107,7 @@ func Keys(MR) (r0 uint32, r1 uint32) { return r0, r1 }
 
 func DeregMR(MR) error { return ErrNoCgo }
 
-func CreateCQ(Context, int, int) (r0 CQ, r1 int, _ error) { return r0, r1, ErrNoCgo }
+func CreateCQ(Context, int, CompChannel, int) (r0 CQ, r1 int, _ error) { return r0, r1, ErrNoCgo }
 
 func DestroyCQ(CQ) error { return ErrNoCgo }
 

@@ -25,7 +25,7 @@ type Config struct {
 	Vectors  int    // completion vectors; 0 is 1
 
 	// What the device has beyond the common. Without it the verb says EOPNOTSUPP.
-	Rereg, DMABuf, AdviseMR, ResizeCQ, MemoryWindows bool
+	Rereg, DMABuf, AdviseMR, ResizeCQ, ModerateCQ, MemoryWindows bool
 
 	// Null gives the device a data path for benchmarks: posts only remember the wr_id of
 	// each signaled send and each receive, and polls return them as successes, in
@@ -145,6 +145,7 @@ func (c *Config) features() (f C.uint) {
 		{c.DMABuf, C.FD_HAS_DMABUF},
 		{c.AdviseMR, C.FD_HAS_ADVISE},
 		{c.ResizeCQ, C.FD_HAS_RESIZE_CQ},
+		{c.ModerateCQ, C.FD_HAS_MODERATION},
 		{c.MemoryWindows, C.FD_HAS_MW},
 	} {
 		if x.has {

@@ -189,6 +189,7 @@ struct ibv_context *ibv_open_device(struct ibv_device *device)
 	ctx->v.sz = sizeof(ctx->v);
 	ctx->v.query_device_ex = query_device_ex;
 	ctx->v.query_port = query_port;
+	ctx->v.modify_cq = fd_modify_cq;
 	ctx->v.context.device = device;
 	ctx->v.context.cmd_fd = -1;
 	ctx->v.context.async_fd = ctx->async.fd;

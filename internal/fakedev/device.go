@@ -217,6 +217,14 @@ func (d *Device) Notify(cq uint32) {
 	d.check(fmt.Sprintf("Notify of CQ %d", cq), C.fd_notify_cq(d.c, C.uint32_t(cq)))
 }
 
+// Moderation returns what a CQ was last told of moderation, the period in microseconds.
+func (d *Device) Moderation(cq uint32) (count, period int) {
+	d.t.Helper()
+	var c, p C.uint16_t
+	d.check(fmt.Sprintf("Moderation of CQ %d", cq), C.fd_moderation(d.c, C.uint32_t(cq), &c, &p))
+	return int(c), int(p)
+}
+
 // check fails the test if the C side says that it could not do what it was asked.
 func (d *Device) check(what string, rc C.int) bool {
 	d.t.Helper()

@@ -42,6 +42,7 @@
 	X(destroy_comp_channel, FD_ERRNO) \
 	X(create_cq, FD_NULL)          \
 	X(resize_cq, FD_ERRNO)         \
+	X(modify_cq, FD_ERRNO)         \
 	X(poll_cq, FD_MINUS_ONE)       \
 	X(req_notify_cq, FD_ERRNO)     \
 	X(get_cq_event, FD_MINUS_ONE)  \
@@ -74,6 +75,7 @@ enum fd_feature {
 	FD_HAS_ADVISE = 1 << 2,
 	FD_HAS_RESIZE_CQ = 1 << 3,
 	FD_HAS_MW = 1 << 4,
+	FD_HAS_MODERATION = 1 << 5,
 };
 
 #define FD_MAX_PORTS 4
@@ -190,6 +192,7 @@ struct fd_cq {
 	struct fd_cqe *first;
 	int queued;
 	bool armed, solicited_only, overrun;
+	uint16_t moderate_count, moderate_period;
 	uint32_t comp_reported, comp_acked;
 	struct fd_null_ring null;
 };
@@ -324,6 +327,7 @@ struct fd_mr *fd_mr_by_lkey(struct fd_device *d, uint32_t lkey);
 void fd_set_ops(struct fd_ctx *ctx);
 void fd_set_object_ops(struct fd_ctx *ctx);
 void fd_set_cq_ops(struct ibv_context_ops *ops);
+int fd_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr);
 void fd_set_null_ops(struct ibv_context_ops *ops);
 uint32_t fd_wc_opcode(uint32_t wr_opcode);
 int fd_null_init(struct fd_null_ring *r, uint32_t entries);
@@ -391,6 +395,7 @@ int fd_push(struct fd_device *d, uint32_t cq, const struct ibv_wc *wc);
 int fd_queued(struct fd_device *d, uint32_t cq);
 int fd_break_cq(struct fd_device *d, uint32_t cq);
 int fd_notify_cq(struct fd_device *d, uint32_t cq);
+int fd_moderation(struct fd_device *d, uint32_t cq, uint16_t *count, uint16_t *period);
 int fd_raise_event(struct fd_device *d, int type, uint32_t number);
 
 #endif

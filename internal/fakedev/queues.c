@@ -69,6 +69,36 @@ int ibv_resize_cq(struct ibv_cq *ibv, int cqe)
 	return 0;
 }
 
+int fd_modify_cq(struct ibv_cq *ibv, struct ibv_modify_cq_attr *attr)
+{
+	struct fd_cq *cq = fd_of(ibv, fd_cq);
+	struct fd_device *d = cq->o.ctx->dev;
+	FD_LOCKED(d);
+	int rc;
+
+	if (!(d->config.features & FD_HAS_MODERATION))
+		return EOPNOTSUPP;
+	if (fd_fails(d, FD_modify_cq, &rc))
+		return rc;
+	if (attr->attr_mask != IBV_CQ_ATTR_MODERATE)
+		return EINVAL;
+	cq->moderate_count = attr->moderate.cq_count;
+	cq->moderate_period = attr->moderate.cq_period;
+	return 0;
+}
+
+int fd_moderation(struct fd_device *d, uint32_t number, uint16_t *count, uint16_t *period)
+{
+	FD_LOCKED(d);
+	struct fd_cq *cq = (struct fd_cq *)fd_find(d, FD_CQ, number);
+
+	if (!cq)
+		return ENOENT;
+	*count = cq->moderate_count;
+	*period = cq->moderate_period;
+	return 0;
+}
+
 int ibv_destroy_cq(struct ibv_cq *ibv)
 {
 	if (!fd_owns(ibv->context))

@@ -315,3 +315,10 @@ func (q *Queue[K, E]) deliver(e Event[K, E]) {
 	}
 	q.end(q.waiters[i], e, nil)
 }
+
+// Waiting returns how many goroutines wait.
+func (q *Queue[K, E]) Waiting() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.waiters)
+}

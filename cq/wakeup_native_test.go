@@ -1,0 +1,74 @@
+//go:build cgo && linux && (amd64 || arm64 || loong64 || ppc64le || riscv64 || s390x)
+
+package cq_test
+
+import (
+	"context"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/goverbs/goverbs/cq"
+	"github.com/goverbs/goverbs/internal/fakedev/fakedevtest"
+)
+
+func TestNoLostWakeup(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		wait  func(*cq.Channel) waitFunc
+		total int
+		loses bool
+	}{
+		{"Wait", func(*cq.Channel) waitFunc { return library }, 100_000, false},
+		{"by hand", func(ch *cq.Channel) waitFunc { return byHand(ch, true) }, 20_000, false},
+		{"without the second poll", func(ch *cq.Channel) waitFunc { return byHand(ch, false) }, 100_000, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newChannelBed(t, 1)
+			b.SetComplete(true)
+			qp, q := b.qps[0], b.qps[0].Send
+			patience := 30 * time.Second
+			if tt.loses {
+				patience = time.Second
+			}
+			loses := sleepsThrough(t, q, tt.total, patience, tt.wait(b.ch), func(n int) {
+				qp.Post(t, fakedevtest.Sends(b.Region, 0, n)...)
+			})
+			assert.Equal(t, tt.loses, loses, "it has slept with completions in the queue")
+		})
+	}
+}
+
+// TestManyWaitersFewThreads has 1,000 goroutines wait on 1,000 channels.
+func TestManyWaitersFewThreads(t *testing.T) {
+	const waiters, mostThreads = 1000, 12
+	b := newChannelBed(t, 0)
+	channels := make([]*cq.Channel, waiters)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for i := range channels {
+		ch, err := cq.NewChannel(b.Ctx)
+		require.NoError(t, err)
+		q, err := cq.Create(b.Ctx, cq.InitAttr{Entries: 1, Channel: ch})
+		require.NoError(t, err)
+		channels[i] = ch
+		wg.Go(func() {
+			var wcs [1]cq.WC
+			_, err := q.Wait(ctx, wcs[:])
+			assert.ErrorIs(t, err, context.Canceled)
+		})
+	}
+	for i, ch := range channels {
+		require.Eventually(t, func() bool { return cq.Waiting(ch) == 1 }, 30*time.Second, 100*time.Microsecond, "channel %d", i)
+	}
+	threads, err := os.ReadDir("/proc/self/task")
+	require.NoError(t, err)
+	assert.LessOrEqual(t, len(threads), mostThreads, "threads for %d waits", waiters)
+	t.Logf("%d goroutines wait, in a process of %d threads", waiters, len(threads))
+	cancel()
+	wg.Wait()
+}
