@@ -16,7 +16,25 @@
 //		return err // the completion queue itself
 //	}
 //
-// Waiting for completions without polling is not there yet.
+// # Waiting
+//
+// A completion queue that was created on a [Channel] can be waited for. [CQ.Wait] is Poll
+// that waits where there is nothing:
+//
+//	n, err := q.Wait(ctx, wcs[:])
+//
+// It parks the goroutine and holds no thread, it ends with its context and with Close,
+// and it does not sleep while there is a completion to poll. Many completion queues can
+// share a channel, and many goroutines wait for each. A wait that ended takes nothing
+// with it: what was posted is still with the device, and owns its memory.
+//
+// A [Dispatcher] is for programs in which many goroutines post, and each wants its own
+// completion: one goroutine runs it and waits, the others wait for their operations.
+//
+// Below that are [CQ.ReqNotify] and [Channel.GetEvent], one to one as in C. An event says
+// only that a completion has arrived after the ReqNotify. So a loop of its own must poll
+// once more between ReqNotify and GetEvent, or it may sleep with a completion in the
+// queue, for ever. Nobody has to acknowledge events.
 //
 // # What a completion covers
 //

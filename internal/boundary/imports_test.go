@@ -40,6 +40,7 @@ var mayImport = map[string][]string{
 	"cmd/pingpong":               {"ibv", "cq", "mr", "github.com/spf13/pflag"},
 	"internal/examples/exchange": {"ibv", "cq", "mr"},
 	"internal/examples/remote":   {"ibv", "cq", "mr"},
+	"internal/examples/requests": {"ibv", "cq", "mr"},
 	"internal/examples/window":   {"ibv", "cq", "mr"},
 
 	"internal/core":     {"internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life"},

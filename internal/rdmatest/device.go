@@ -70,10 +70,25 @@ func PD(t testing.TB, ctx *ibv.Context) *ibv.PD {
 // pairs whose receives still use them. Tests of a device run one after another.
 var regions = map[*ibv.PD][]*mr.Region{}
 
-// CQ creates a completion queue until the test ends.
+// CQ creates a completion queue, with a channel of its own, until the test ends.
 func CQ(t testing.TB, ctx *ibv.Context, entries int) *cq.CQ {
 	t.Helper()
-	q, err := cq.Create(ctx, cq.InitAttr{Entries: entries})
+	return CQOn(t, Channel(t, ctx), ctx, entries)
+}
+
+// Channel creates a completion channel until the test ends.
+func Channel(t testing.TB, ctx *ibv.Context) *cq.Channel {
+	t.Helper()
+	ch, err := cq.NewChannel(ctx)
+	require.NoError(t, err)
+	closeAtEnd(t, ch.Close)
+	return ch
+}
+
+// CQOn creates a completion queue on a channel until the test ends.
+func CQOn(t testing.TB, ch *cq.Channel, ctx *ibv.Context, entries int) *cq.CQ {
+	t.Helper()
+	q, err := cq.Create(ctx, cq.InitAttr{Entries: entries, Channel: ch})
 	require.NoError(t, err)
 	closeAtEnd(t, q.Close)
 	return q
@@ -124,7 +139,12 @@ func DefaultInit() ibv.QPInitAttr {
 // NewSide makes a queue pair in RESET with a completion queue and 64 KiB of memory.
 func NewSide(t testing.TB, pd *ibv.PD, init ibv.QPInitAttr) Side {
 	t.Helper()
-	q := CQ(t, pd.Context(), int(init.Cap.MaxSendWR+init.Cap.MaxRecvWR)+64)
+	return NewSideOn(t, pd, init, CQ(t, pd.Context(), int(init.Cap.MaxSendWR+init.Cap.MaxRecvWR)+64))
+}
+
+// NewSideOn is NewSide with a completion queue that there is already.
+func NewSideOn(t testing.TB, pd *ibv.PD, init ibv.QPInitAttr, q *cq.CQ) Side {
+	t.Helper()
 	qp, err := pd.CreateQP(init, ibv.QPQueues{Send: q, Recv: q})
 	require.NoError(t, err)
 	closeAtEnd(t, qp.Close)
