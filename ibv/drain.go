@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/goverbs/internal/core"
 	"github.com/goverbs/goverbs/internal/cverbs"
+	"github.com/goverbs/goverbs/internal/fdwait"
 	"github.com/goverbs/goverbs/internal/inflight"
 )
 
@@ -21,8 +22,9 @@ var errDrained = &OpError{Kind: ErrClosed, Err: syscall.EINVAL,
 // pairs that it met. Afterwards the QP can be closed, or taken to RESET and used again.
 // In RESET there is nothing to drain, and Drain changes nothing.
 //
-// Where ctx ends first Drain returns its cause, and says how much is left: completions
-// that an overrun has lost never come, and Close or RESET gives their memory back.
+// Where ctx ends first Drain returns an error that matches its cause, and after a timeout
+// os.ErrDeadlineExceeded too, and that says how much is left: completions that an overrun
+// has lost never come, and Close or RESET gives their memory back.
 //
 // The receives of a shared receive queue are not the QP's own. Drain waits for those
 // that the QP had begun to fill as far as the device tells about them, by the event
@@ -70,7 +72,7 @@ func (qp *QP) Drain(ctx context.Context) error {
 		}
 		select {
 		case <-done:
-			return fail(context.Cause(ctx), leftOver(sends, recvs))
+			return fail(fdwait.Cause(ctx), leftOver(sends, recvs))
 		case <-time.After(pause):
 		}
 	}

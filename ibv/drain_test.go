@@ -4,6 +4,8 @@ package ibv_test
 
 import (
 	"context"
+	"errors"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -71,4 +73,26 @@ func TestCloseAllEndsADrain(t *testing.T) {
 	assert.ErrorIs(t, err, ibv.ErrClosed)
 	assert.ErrorContains(t, err, "closed while draining")
 	assert.Empty(t, b.Open())
+}
+
+// A Drain that times out matches what waits for files and connections match too, and the
+// context's own cause.
+func TestDrainTimesOut(t *testing.T) {
+	b := fakedevtest.New(t, fakedev.Config{})
+	qp := b.NewQP(t)
+	qp.Post(t, fakedevtest.Sends(b.Region, 1, 2)...)
+	cause := errors.New("the peer is slow")
+	for _, timedOut := range []struct{ cause, matches error }{{nil, context.DeadlineExceeded}, {cause, cause}} {
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, timedOut.cause)
+		defer cancel()
+		err := qp.Drain(ctx)
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.ErrorIs(t, err, timedOut.matches)
+		require.ErrorContains(t, err, "2 sends and 0 receives have not completed")
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	err := qp.Drain(ctx)
+	require.ErrorIs(t, err, cause)
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 }

@@ -31,8 +31,8 @@ func (r *Region) Close() error {
 
 // CloseWhenIdle refuses work requests that use the region from now on, waits until those
 // in flight have completed, and closes it. Somebody must poll the completions. If ctx
-// ends first it changes nothing, and returns an error that matches the cause and says how
-// many are left.
+// ends first it changes nothing, and returns an error that matches its cause, and after a
+// timeout os.ErrDeadlineExceeded too, and that says how many are left.
 func (r *Region) CloseWhenIdle(ctx context.Context) error {
 	defer runtime.KeepAlive(r)
 	s := r.s

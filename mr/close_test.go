@@ -5,6 +5,7 @@ package mr_test
 import (
 	"context"
 	"errors"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -87,4 +88,23 @@ func TestCloseWhenIdleThatFails(t *testing.T) {
 	require.NoError(t, b.Region.CloseWhenIdle(t.Context()))
 	_, err := qp.PostSend(late)
 	require.ErrorIs(t, err, ibv.ErrClosed)
+}
+
+// TestCloseWhenIdleTimesOut: it matches what waits for files and connections match too,
+// and the context's own cause, and has changed nothing.
+func TestCloseWhenIdleTimesOut(t *testing.T) {
+	b := fakedevtest.New(t, fakedev.Config{})
+	qp := b.NewQP(t)
+	qp.Post(t, fakedevtest.Sends(b.Region, 1, 1)...)
+	cause := errors.New("the peer is slow")
+	for _, timedOut := range []struct{ cause, matches error }{{nil, context.DeadlineExceeded}, {cause, cause}} {
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, timedOut.cause)
+		defer cancel()
+		err := b.Region.CloseWhenIdle(ctx)
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.ErrorIs(t, err, timedOut.matches)
+		require.ErrorContains(t, err, "1 work requests in flight still use it")
+	}
+	qp.Post(t, fakedevtest.Sends(b.Region, 2, 1)...)
+	require.Equal(t, 2, b.Region.InFlight())
 }

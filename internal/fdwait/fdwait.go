@@ -3,8 +3,9 @@
 // events of its own key; each wait ends with its context.
 //
 // The runtime's poller admits one goroutine to a descriptor. So one of the waiting
-// goroutines leads: it takes what events there are and hands them to those that they are
-// for. When its own wait ends it passes the lead on. No goroutine is started.
+// goroutines leads: it waits in the poller, takes what events there are and hands them to
+// those that they are for. When its own wait ends it passes the lead on. No goroutine is
+// started for a wait, but a short one where its context ends (context.AfterFunc).
 package fdwait
 
 import (
@@ -32,7 +33,7 @@ type Queue[K comparable, E any] struct {
 
 	mu          sync.Mutex // held while take runs
 	closed      bool
-	leading     bool
+	leader      *waiter[K, E]
 	parked      bool // the leader is in the poller, or about to be
 	interrupted bool // the descriptor's deadline is set
 	waiters     []*waiter[K, E]
@@ -49,18 +50,18 @@ type waiter[K comparable, E any] struct {
 	key   K
 	any   bool
 	ended bool          // with event or err
-	leads bool          // from now on it is to lead
-	told  chan struct{} // closed with either
+	told  chan struct{} // closed when it has ended, or is to lead
 	done  <-chan struct{}
 	event Event[K, E]
 	err   error
 }
 
 // New returns a queue for the descriptor fd, which it duplicates and makes non-blocking:
-// that holds for fd too. take takes one event without waiting; without one it fails with
-// EAGAIN. It is never called by two goroutines at once.
+// that holds for fd too, also where New fails. take takes one event without waiting;
+// without one it fails with EAGAIN. It is never called by two goroutines at once, and must
+// not call the queue.
 func New[K comparable, E any](fd int, take func() (Event[K, E], error)) (*Queue[K, E], error) {
-	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	dup, err := duplicate(fd)
 	if err != nil {
 		return nil, fmt.Errorf("duplicating file descriptor %d: %w", fd, err)
 	}
@@ -80,10 +81,34 @@ func New[K comparable, E any](fd int, take func() (Event[K, E], error)) (*Queue[
 	return q, nil
 }
 
+// duplicate fails also where no room for two more descriptors is left: the runtime makes
+// its poller of two when it first needs it, and ends the process if it cannot.
+func duplicate(fd int) (int, error) {
+	var dups [3]int
+	for i := range dups {
+		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			closeAll(dups[:i])
+			return -1, err
+		}
+		dups[i] = dup
+	}
+	closeAll(dups[1:])
+	return dups[0], nil
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+}
+
 // Wait returns the next event of key. It fails with what stop, unless nil, returns when
 // the wait begins: what stop looks at is to be changed before Wake is called. Otherwise
-// it fails with Cause(ctx), with ErrWoken, with os.ErrClosed, or with an error of take.
-// An event that has come is returned also if ctx has ended.
+// it fails with Cause(ctx), with ErrWoken, with os.ErrClosed, with an error of take, or
+// with what the poller says of the descriptor. An event that came before ctx ended is
+// returned all the same; one that no wait has returned is kept for the next. stop must not
+// call the queue.
 func (q *Queue[K, E]) Wait(ctx context.Context, key K, stop func() error) (E, error) {
 	w := &waiter[K, E]{key: key}
 	err := q.wait(ctx, w, stop)
@@ -97,7 +122,7 @@ func (q *Queue[K, E]) Next(ctx context.Context) (Event[K, E], error) {
 	return w.event, err
 }
 
-// Wake ends the waits for key.
+// Wake ends the waits for key with ErrWoken, those of Next aside.
 func (q *Queue[K, E]) Wake(key K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -112,8 +137,9 @@ func (q *Queue[K, E]) wake(key K) {
 	}
 }
 
-// Remove runs end, during which no event is taken. If it succeeds, events of key that
-// were taken before are forgotten, and the waits for it end.
+// Remove runs end, during which no event is taken and no wait begins or ends. If it
+// succeeds, events of key that were taken before are forgotten, and the waits for it end
+// with ErrWoken. It works also after Close. end must not call the queue.
 func (q *Queue[K, E]) Remove(key K, end func() error) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -159,15 +185,17 @@ func (q *Queue[K, E]) wait(ctx context.Context, w *waiter[K, E], stop func() err
 		return nil
 	}
 	q.waiters = append(q.waiters, w)
-	if q.leading {
+	q.drain(w)
+	switch {
+	case w.ended:
+		return w.err
+	case q.leader == nil:
+		q.leader = w
+	default:
 		q.follow(ctx, w)
-	} else {
-		q.leading, w.leads = true, true
 	}
-	if w.leads {
-		if !w.ended {
-			q.lead(ctx, w)
-		}
+	if q.leader == w {
+		q.lead(ctx, w)
 		q.passOn()
 	}
 	return w.err
@@ -178,9 +206,10 @@ func (w *waiter[K, E]) wants(e Event[K, E]) bool { return w.any || w.key == e.Ke
 // end ends a wait.
 func (q *Queue[K, E]) end(w *waiter[K, E], e Event[K, E], err error) {
 	w.ended, w.event, w.err = true, e, err
-	q.waiters = slices.DeleteFunc(q.waiters, func(o *waiter[K, E]) bool { return o == w })
+	i := slices.Index(q.waiters, w)
+	q.waiters = slices.Delete(q.waiters, i, i+1)
 	w.tell()
-	if w.leads {
+	if q.leader == w {
 		q.interrupt()
 	}
 }
@@ -198,7 +227,7 @@ func Cause(ctx context.Context) error {
 type timeout struct{ error }
 
 func (t timeout) Unwrap() error      { return t.error }
-func (timeout) Is(target error) bool { return target == os.ErrDeadlineExceeded } //nolint:errorlint // this is what errors.Is asks
+func (timeout) Is(target error) bool { return target == os.ErrDeadlineExceeded }
 func (timeout) Timeout() bool        { return true }
 
 func (w *waiter[K, E]) tell() {
@@ -218,26 +247,30 @@ func (q *Queue[K, E]) follow(ctx context.Context, w *waiter[K, E]) {
 	case <-w.done:
 	}
 	q.mu.Lock()
-	if !w.ended && !w.leads {
+	if !w.ended && q.leader != w {
+		q.giveUp(ctx, w)
+	}
+}
+
+// giveUp ends the wait of w with ctx, unless its event has come.
+func (q *Queue[K, E]) giveUp(ctx context.Context, w *waiter[K, E]) {
+	q.drain(w)
+	if !w.ended {
 		q.end(w, Event[K, E]{}, Cause(ctx))
 	}
 }
 
-// passOn makes another waiter the leader.
+// passOn makes the waiter that waits longest the leader.
 func (q *Queue[K, E]) passOn() {
-	q.leading = len(q.waiters) > 0
-	if q.leading {
-		q.waiters[0].leads = true
-		q.waiters[0].tell()
+	q.leader = nil
+	if len(q.waiters) > 0 {
+		q.leader = q.waiters[0]
+		q.leader.tell()
 	}
 }
 
 // lead takes events until the wait of w has ended.
 func (q *Queue[K, E]) lead(ctx context.Context, w *waiter[K, E]) {
-	q.drain(w)
-	if w.ended {
-		return
-	}
 	if w.done != nil {
 		defer context.AfterFunc(ctx, func() {
 			q.mu.Lock()
@@ -247,17 +280,17 @@ func (q *Queue[K, E]) lead(ctx context.Context, w *waiter[K, E]) {
 	}
 	for !w.ended {
 		if ctx.Err() != nil {
-			q.end(w, Event[K, E]{}, Cause(ctx))
+			q.giveUp(ctx, w)
 			return
 		}
 		if q.interrupted {
-			// Whoever interrupts changes before what the leader has looked at by now.
+			// Whoever interrupts changes before it what the leader has looked at by now.
 			q.interrupted = false
 			_ = q.file.SetReadDeadline(time.Time{}) // as New has seen it succeed
 		}
 		err := q.park(w)
 		if err != nil && !w.ended && !errors.Is(err, os.ErrDeadlineExceeded) {
-			q.end(w, Event[K, E]{}, err)
+			q.end(w, Event[K, E]{}, fmt.Errorf("polling the file descriptor: %w", err))
 		}
 	}
 }
@@ -266,6 +299,7 @@ func (q *Queue[K, E]) lead(ctx context.Context, w *waiter[K, E]) {
 func (q *Queue[K, E]) park(w *waiter[K, E]) error {
 	q.parked = true
 	q.mu.Unlock()
+	// What came before the poller began to watch is found by the first call of this.
 	err := q.conn.Read(func(uintptr) (done bool) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
@@ -287,8 +321,8 @@ func (q *Queue[K, E]) interrupt() {
 	}
 }
 
-// drain takes events until the wait of the leader w has ended or there are no more: the
-// poller tells of new ones only. A take that fails is the leader's.
+// drain takes events until the wait of w has ended or there are no more: the poller tells
+// of new ones only. A take that fails ends w's wait alone.
 func (q *Queue[K, E]) drain(w *waiter[K, E]) {
 	for !w.ended {
 		e, err := q.take()

@@ -1,9 +1,13 @@
 package inflight
 
 import (
+	"context"
 	"math"
+	"os"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -430,4 +434,29 @@ func TestEffectsAreToldBeforeTheRelease(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestWaitOfUsedEndsWithItsContext(t *testing.T) {
+	var table Table
+	q, err := table.New(4, 0)
+	require.NoError(t, err)
+	u := entered(t)
+	tok := post(q, Send, 1, true, u)
+
+	timeout, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	_, err = u.Wait(timeout)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	ended, end := context.WithCancelCause(t.Context())
+	end(syscall.EINTR)
+	_, err = u.Wait(ended)
+	require.Equal(t, syscall.EINTR, err)
+	require.False(t, u.Refusing(), "uses are allowed again")
+
+	_, _, o := complete(&table, tok)
+	require.Equal(t, Ours, o)
+	allow, err := u.Wait(ended)
+	require.NoError(t, err, "there is nothing to wait for")
+	allow()
 }

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+
+	"github.com/goverbs/goverbs/internal/fdwait"
 )
 
 // Used counts the work requests in flight that use one thing. It is embedded in
@@ -150,7 +152,8 @@ func (u *Used) mayAllow() {
 }
 
 // Wait refuses further uses and waits until none is in flight. Then they stay
-// refused until allow is called; if ctx ends first they are allowed again.
+// refused until allow is called; if ctx ends first they are allowed again, and Wait fails
+// with fdwait.Cause(ctx).
 func (u *Used) Wait(ctx context.Context) (allow func(), err error) {
 	done := ctx.Done() // before anything is changed: ctx may be nil
 	u.mu.Lock()
@@ -178,7 +181,7 @@ func (u *Used) Wait(ctx context.Context) (allow func(), err error) {
 		case <-zero:
 		case <-done:
 			allow()
-			return nil, context.Cause(ctx)
+			return nil, fdwait.Cause(ctx)
 		}
 	}
 }
