@@ -76,6 +76,7 @@ type Node struct {
 	children   map[*Node]int // how often each is one
 	state      state
 	users      int
+	endings    int // calls of CloseAll that have come to n: it takes no more children
 	stack      []uintptr
 	dropped    atomic.Bool // set under the lock
 	may        func() Verdict
@@ -84,8 +85,8 @@ type Node struct {
 
 // Init enters n into the graph below its parents; destroy is what Close will run.
 // It fails with an error that matches ErrClosed, naming the parent, if one of them is
-// closed. Then comes Ready, or Discard if the object could not be made; a Close from
-// elsewhere waits for either.
+// closed or CloseAll has come to it. Then comes Ready, or Discard if the object could
+// not be made; a Close from elsewhere waits for either.
 func (n *Node) Init(kind string, destroy func() error, parents ...*Node) error {
 	mu.Lock()
 	defer mu.Unlock()
@@ -111,18 +112,16 @@ func (n *Node) Init(kind string, destroy func() error, parents ...*Node) error {
 // counts: a child that was attached twice, or that Init made a child and Attach
 // again, stays one until as many calls of Detach. It fails with an error that
 // matches ErrClosed, naming the node, if the parent or n is closed. A parent whose
-// destroy is running takes it: where that can happen, destroy must ask Busy. It may be
-// called under a lock that a destroy takes.
+// destroy is running takes it: where that can happen, destroy must ask Busy. So does
+// one that CloseAll has come to. It may be called under a lock that a destroy takes.
 func (n *Node) Attach(parent *Node) error {
 	mu.Lock()
 	defer mu.Unlock()
 	if n.state == closed {
-		return fmt.Errorf("%s: %w", n.label(), ErrClosed)
+		return n.errClosed()
 	}
-	if parent.state != closing {
-		if err := parent.mayAdopt(); err != nil {
-			return err
-		}
+	if parent.state != closing && parent.state != open {
+		return parent.errClosed()
 	}
 	n.parents = append(n.parents, parent)
 	parent.adopt(n)
@@ -141,11 +140,13 @@ func (n *Node) Detach(parent *Node) {
 }
 
 func (n *Node) mayAdopt() error {
-	if n.state != open {
-		return fmt.Errorf("%s: %w", n.label(), ErrClosed)
+	if n.state != open || n.endings > 0 {
+		return n.errClosed()
 	}
 	return nil
 }
+
+func (n *Node) errClosed() error { return fmt.Errorf("%s: %w", n.label(), ErrClosed) }
 
 func (n *Node) adopt(child *Node) {
 	if n.children == nil {
@@ -298,7 +299,9 @@ func (n *Node) busy() error {
 
 // CloseAll closes n after everything below it, youngest first, and joins the errors
 // of what could not be closed. What refuses is tried again after the others: memory
-// that work requests use is free once their queue pair is closed.
+// that work requests use is free once their queue pair is closed. Until it ends Init
+// fails below all that it has come to, as if that was closed: others that go on making
+// objects would keep it from its end.
 func (n *Node) CloseAll() error {
 	failed := map[*Node]error{}
 	n.closeAll(failed)
@@ -307,12 +310,22 @@ func (n *Node) CloseAll() error {
 		if !n.Closed() { // the reaper may have closed it since
 			errs = append(errs, fmt.Errorf("%v: %w", n, failed[n]))
 		}
+		n.countEnding(-1)
 	}
 	return errors.Join(errs...)
 }
 
+func (n *Node) countEnding(by int) {
+	mu.Lock()
+	defer mu.Unlock()
+	n.endings += by
+}
+
 // closeAll notes in failed what is still open, and why.
 func (n *Node) closeAll(failed map[*Node]error) (ok bool) {
+	if failed[n] == nil {
+		n.countEnding(1)
+	}
 	for progress := true; progress; {
 		progress = false
 		mu.Lock()
