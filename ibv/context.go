@@ -39,9 +39,12 @@ func (c *Context) Close() error {
 	return closeError("ibv_close_device", c.s.Name, c.s.Close())
 }
 
-// CloseAll closes everything that was made from the device, youngest first, and then
-// the device. It is the end of a program that has stopped using all of it. Where
-// something cannot be closed the error names it, and the rest is closed.
+// CloseAll closes everything that was made from the device, each object before what it
+// was made from, youngest first, and then the device. Others may still use all of it:
+// their calls fail with ErrClosed from then on, and so does the making of new objects
+// while CloseAll runs. Where something cannot be closed the error names it, and the rest
+// is closed. Memory that AllocRegion allocated is gone afterwards: nobody may touch the
+// bytes then.
 func (c *Context) CloseAll() error {
 	defer runtime.KeepAlive(c)
 	return closeError("ibv_close_device", c.s.Name, c.s.CloseAll())
