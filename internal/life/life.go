@@ -76,7 +76,8 @@ type Node struct {
 	children   map[*Node]int // how often each is one
 	state      state
 	users      int
-	endings    int // calls of CloseAll that have come to n: it takes no more children
+	endings    int // calls of CloseAll that have come to n: it takes no children and calls
+	quiet      func()
 	stack      []uintptr
 	dropped    atomic.Bool // set under the lock
 	may        func() Verdict
@@ -203,11 +204,12 @@ func (n *Node) Discard() {
 	changed.Broadcast()
 }
 
-// Use guards a call into C: the object cannot be destroyed before Done.
+// Use guards a call into C: the object cannot be destroyed before Done. It fails with
+// ErrClosed if the object is closed, or CloseAll has come to it.
 func (n *Node) Use() error {
 	mu.Lock()
 	defer mu.Unlock()
-	if n.state != open {
+	if n.state != open || n.endings > 0 {
 		return ErrClosed
 	}
 	n.users++
@@ -218,11 +220,27 @@ func (n *Node) Use() error {
 func (n *Node) Done() {
 	mu.Lock()
 	defer mu.Unlock()
+	n.done()
+	if n.users == 0 {
+		n.dueIfDropped()
+	}
+}
+
+func (n *Node) done() {
 	n.users--
 	if n.users == 0 {
 		changed.Broadcast()
-		n.dueIfDropped()
 	}
+}
+
+// calling calls a function of the object, which nobody closes meanwhile. It is called
+// with the lock held and lets it go.
+func (n *Node) calling(f func()) {
+	n.users++
+	mu.Unlock()
+	f()
+	mu.Lock()
+	n.done()
 }
 
 // Close runs n's destroy once the calls in progress have ended, and takes n out of
@@ -269,11 +287,12 @@ func (n *Node) end() error {
 	return err
 }
 
-// Closing reports whether n is closed, or a Close waits for the calls in progress.
+// Closing reports whether n is closed, a Close waits for the calls in progress, or CloseAll
+// has come to it: a call that waits must end.
 func (n *Node) Closing() bool {
 	mu.Lock()
 	defer mu.Unlock()
-	return n.state == closing || n.state == closed
+	return n.state == closing || n.state == closed || n.endings > 0
 }
 
 // Closed reports whether n is closed.
@@ -299,9 +318,10 @@ func (n *Node) busy() error {
 
 // CloseAll closes n after everything below it, youngest first, and joins the errors
 // of what could not be closed. What refuses is tried again after the others: memory
-// that work requests use is free once their queue pair is closed. Until it ends Init
-// fails below all that it has come to, as if that was closed: others that go on making
-// objects would keep it from its end.
+// that work requests use is free once their queue pair is closed.
+//
+// Others may go on using all of it. Until CloseAll ends, Init below what it has come to
+// and Use of it fail as if it was closed: else it might find something new for ever.
 func (n *Node) CloseAll() error {
 	failed := map[*Node]error{}
 	n.closeAll(failed)
@@ -310,21 +330,41 @@ func (n *Node) CloseAll() error {
 		if !n.Closed() { // the reaper may have closed it since
 			errs = append(errs, fmt.Errorf("%v: %w", n, failed[n]))
 		}
-		n.countEnding(-1)
+		n.leave()
 	}
 	return errors.Join(errs...)
 }
 
-func (n *Node) countEnding(by int) {
+// BeforeCloseAll sets what CloseAll calls when it comes to n, before it looks at what is
+// below: to end what keeps n from being closed and is not a call in progress. Several
+// CloseAll may call it at once, without any lock. Call BeforeCloseAll between Init and
+// Ready.
+func (n *Node) BeforeCloseAll(f func()) { n.quiet = f }
+
+// come is called when CloseAll comes to n, and leave if it ends with n open.
+func (n *Node) come() {
 	mu.Lock()
 	defer mu.Unlock()
-	n.endings += by
+	n.endings++
+	for n.state == making || n.state == closing {
+		changed.Wait()
+	}
+	if n.state == open && n.quiet != nil {
+		n.calling(n.quiet)
+		n.dueIfDropped()
+	}
+}
+
+func (n *Node) leave() {
+	mu.Lock()
+	defer mu.Unlock()
+	n.endings--
 }
 
 // closeAll notes in failed what is still open, and why.
 func (n *Node) closeAll(failed map[*Node]error) (ok bool) {
 	if failed[n] == nil {
-		n.countEnding(1)
+		n.come()
 	}
 	for progress := true; progress; {
 		progress = false

@@ -218,18 +218,11 @@ func (n *Node) keepWithChildren() {
 	n.keep("still used by " + strings.Join(names, ", "))
 }
 
-// askAndClose is called with the lock held and lets it go meanwhile. What is asked counts
-// as a call in progress: nobody may close the node, or its parents, under it.
+// askAndClose is called with the lock held and lets it go meanwhile.
 func (n *Node) askAndClose() {
 	verdict := Verdict{When: Now}
 	if n.may != nil {
-		n.users++
-		mu.Unlock()
-		verdict = n.may()
-		mu.Lock()
-		if n.users--; n.users == 0 {
-			changed.Broadcast()
-		}
+		n.calling(func() { verdict = n.may() })
 	}
 	if !n.ready() {
 		return // somebody came in between, and will make n due again
