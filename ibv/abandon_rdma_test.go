@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -46,6 +47,7 @@ func abandon(t *testing.T, ctx *ibv.Context, b rdmatest.Side, sends int) (droppe
 }
 
 func TestEverythingDroppedInFlight(t *testing.T) {
+	rdmatest.Watchdog(t, 10*time.Minute)
 	defer debug.SetGCPercent(debug.SetGCPercent(1))
 	var log syncBuffer
 	logOf(t, &log)

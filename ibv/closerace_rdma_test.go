@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -122,6 +123,7 @@ func (r *race) start(round int) {
 // it. Every work request that was accepted completes once, or is given back by what
 // discards it.
 func TestEndingWhileOthersPostAndPoll(t *testing.T) {
+	rdmatest.Watchdog(t, 10*time.Minute)
 	for _, way := range []struct {
 		name     string
 		end      func(*testing.T, *ibv.QP)
@@ -168,6 +170,7 @@ func TestEndingWhileOthersPostAndPoll(t *testing.T) {
 }
 
 func TestCQCloseWhilePolled(t *testing.T) {
+	rdmatest.Watchdog(t, 10*time.Minute)
 	for range rdmatest.Rounds(20, 1000) {
 		p := rdmatest.NewPair(t, rdmatest.DefaultInit())
 		postRecv(t, &p.A, recvsFrom(&p.A, 0, 8)...)

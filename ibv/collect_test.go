@@ -302,3 +302,33 @@ func TestDroppedWithABoundWindow(t *testing.T) {
 	collectUntil(t, "destroyed", func() bool { return len(b.QPs())+len(b.CQs()) == 0 })
 	assert.NoError(t, r.Close(), "no window is bound to it")
 }
+
+//go:noinline
+func dropOneEach(t *testing.T, b *fakedevtest.Bench) {
+	_, err := b.Ctx.AllocPD()
+	require.NoError(t, err)
+	_, err = cq.Create(b.Ctx, cq.InitAttr{Entries: 16})
+	require.NoError(t, err)
+	_, err = mr.AllocRegion(b.PD, 4096, ibv.AccessLocalWrite)
+	require.NoError(t, err)
+	_, err = mr.Alloc(4096)
+	require.NoError(t, err)
+}
+
+// TestTrace: the report names the line that made the object, if that is asked for.
+func TestTrace(t *testing.T) {
+	defer ibv.SetTrace(true) // as rdmatest wants it
+	b := fakedevtest.New(t, fakedev.Config{})
+	for _, on := range []bool{false, true} {
+		ibv.SetTrace(on)
+		log := captureReports(t)
+		dropOneEach(t, b)
+		for _, kind := range []string{"PD", "CQ", "MR", "buffer"} {
+			collectUntil(t, kind+" reported", func() bool { return len(log.of(kind)) > 0 })
+			report := log.of(kind)[0]
+			assert.Equal(t, on, strings.Contains(report, " made="), report)
+			assert.Equal(t, on, strings.Contains(report, "ibv_test.dropOneEach "), report)
+			assert.Equal(t, on, strings.Contains(report, "/ibv/collect_test.go:"), report)
+		}
+	}
+}

@@ -259,6 +259,7 @@ func (c *crowd) finish() {
 // TestConcurrency: whatever happens at the same time, nothing is left in flight at the
 // end, and the device has not seen memory go that it was using.
 func TestConcurrency(t *testing.T) {
+	rdmatest.Watchdog(t, 10*time.Minute)
 	for _, same := range []bool{true, false} {
 		for _, keep := range []bool{true, false} {
 			t.Run(fmt.Sprintf("one CQ %v, keep %v", same, keep), func(t *testing.T) {

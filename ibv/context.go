@@ -39,9 +39,14 @@ func (c *Context) Close() error {
 	return closeError("ibv_close_device", c.s.Name, c.s.Close())
 }
 
-// CloseAll closes everything that was made from the device, youngest first, and then
-// the device. It is the end of a program that has stopped using all of it. Where
-// something cannot be closed the error names it, and the rest is closed.
+// CloseAll closes everything that was made from the device, each object before what it
+// was made from, youngest first, and then the device. Others may still use all of it:
+// calls in progress end first, and what comes after fails with ErrClosed, the making of
+// new objects too. But nobody may touch memory of AllocRegion any more, which is unmapped.
+//
+// Where something cannot be closed, the error names it, the rest is closed, and CloseAll
+// can be called again. A queue pair that is left posts nothing before it is taken to
+// RESET. A queue pair with bound windows is given a second to flush its work requests.
 func (c *Context) CloseAll() error {
 	defer runtime.KeepAlive(c)
 	return closeError("ibv_close_device", c.s.Name, c.s.CloseAll())

@@ -61,7 +61,8 @@
 // waits for them. Closing again returns nil.
 //
 // Context.CloseAll closes all of it in order: the youngest first, and what refuses once
-// more after the rest, so that memory goes after the queue pair that used it.
+// more after the rest, so that memory goes after the queue pair that used it. Calls of
+// others that are in progress end first, later ones fail with ErrClosed.
 //
 // Work requests in flight end in one of three ways:
 //
@@ -77,7 +78,8 @@
 // # What the collector does
 //
 // Close is the way to end an object. One whose handle is dropped is closed by the library
-// in the same order, and reported as a leak to the logger of SetLogger:
+// in the same order, and reported as a leak to the logger of SetLogger, with the line that
+// made it if SetTrace is on:
 //
 //   - A queue pair is closed when its sends have completed, and its receives too unless
 //     its receive queue's CQ was dropped as well. Completions that nobody can poll any

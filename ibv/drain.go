@@ -46,15 +46,11 @@ func (qp *QP) Drain(ctx context.Context) error {
 	if QPState(q.state.Load()) == QPStateReset {
 		return nil // there is nothing, and no way from there to ERR
 	}
-	allow, unexplain := q.setRefuses(errDrained), q.queue.Explain()
-	// Also from ERR: on rdma_rxe a receive that was posted in ERR is flushed by the next
-	// move to it only.
-	if err := cverbs.ModifyQP(q.h, &cverbs.QPAttr{State: int32(QPStateErr)}, uint32(AttrState)); err != nil {
+	allow := q.setRefuses(errDrained)
+	if err := q.toErr(); err != nil {
 		allow()
-		unexplain()
 		return fail(err, "")
 	}
-	q.setState(QPStateErr)
 	for pause := 20 * time.Microsecond; ; pause = min(2*pause, time.Millisecond) {
 		q.mark()
 		lastReached := q.srq == nil || q.pd.Ctx.LastWQEReached(q.addr)
@@ -75,6 +71,47 @@ func (qp *QP) Drain(ctx context.Context) error {
 			return fail(fdwait.Cause(ctx), leftOver(sends, recvs))
 		case <-time.After(pause):
 		}
+	}
+}
+
+// toErr takes the queue pair to ERR. The caller holds q.modify.
+func (q *qpState) toErr() error {
+	unexplain := q.queue.Explain()
+	// Also from ERR: on rdma_rxe a receive that was posted in ERR is flushed by the next
+	// move to it only.
+	err := cverbs.ModifyQP(q.h, &cverbs.QPAttr{State: int32(QPStateErr)}, uint32(AttrState))
+	if err != nil {
+		unexplain()
+		return err
+	}
+	q.setState(QPStateErr)
+	return nil
+}
+
+var errEnded = &OpError{Kind: ErrClosed, Err: syscall.EINVAL,
+	Reason: "CloseAll was called: take the QP to RESET to use it again, if it could not be closed"}
+
+// patienceAtEnd is how long CloseAll waits for the binds of a queue pair to end. Flushing
+// takes a device much less.
+const patienceAtEnd = time.Second
+
+// endBinds has the queue pair post no more and, if it has bound windows, waits for its
+// sends to end. A window that is bound to the queue pair must be closed before it, but
+// cannot be as long as binds and invalidations of it are in flight.
+func (q *qpState) endBinds() {
+	q.modify.Lock() // which a Drain gives up
+	defer q.modify.Unlock()
+	q.setRefuses(errEnded)
+	if !q.hasBound || q.queue.Send.InFlight() == 0 || q.toErr() != nil {
+		return
+	}
+	deadline := time.Now().Add(patienceAtEnd)
+	for q.queue.Send.InFlight() > 0 && time.Now().Before(deadline) {
+		q.mark()
+		if !harvest(q.sendCQ) {
+			return
+		}
+		time.Sleep(20 * time.Microsecond)
 	}
 }
 

@@ -220,6 +220,7 @@ func TestDrainEndsWithItsContext(t *testing.T) {
 }
 
 func TestCloseEndsDrain(t *testing.T) {
+	rdmatest.Watchdog(t, 2*time.Minute)
 	p := rdmatest.NewPair(t, rdmatest.DefaultInit())
 	ended := beginStuckDrain(t, p, t.Context())
 	require.NoError(t, p.A.QP.Close())

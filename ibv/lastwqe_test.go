@@ -5,6 +5,7 @@ package ibv_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -12,6 +13,7 @@ import (
 	"github.com/goverbs/goverbs/ibv"
 	"github.com/goverbs/goverbs/internal/fakedev"
 	"github.com/goverbs/goverbs/internal/fakedev/fakedevtest"
+	"github.com/goverbs/goverbs/internal/rdmatest"
 )
 
 const eventLastWQEReached = 16 // IBV_EVENT_QP_LAST_WQE_REACHED
@@ -19,6 +21,7 @@ const eventLastWQEReached = 16 // IBV_EVENT_QP_LAST_WQE_REACHED
 // A queue pair of a shared receive queue is drained when the device says so, and what it
 // said before the last RESET does not count, read or not.
 func TestDrainWaitsForLastWQEReached(t *testing.T) {
+	rdmatest.Watchdog(t, time.Minute)
 	b := fakedevtest.New(t, fakedev.Config{})
 	qp := b.NewQP(t, func(_ *ibv.QPInitAttr, q *ibv.QPQueues) { q.SRQ = b.NewSRQ(t) })
 	ended, cancel := context.WithCancel(t.Context())

@@ -18,9 +18,19 @@ import (
 //
 //   - object: which it was, as its String method says: "QP 0x11 of rxe0"
 //   - reason: why it is still open
-//   - made: the stack that made it, a call a line, where those are kept
+//   - made: the stack that made it, a call a line, if SetTrace was on by then
 //
 // The logger's handler is called from a goroutine of the library, one report at a
 // time and without any lock, and holds up the closing of other dropped objects until
 // it returns.
 func SetLogger(l *slog.Logger) { life.SetLogger(l) }
+
+// SetTrace sets whether objects that are made from now on keep the stack that made them,
+// for SetLogger's reports: which line of the program leaks. It is off at first, since it
+// costs each object 256 bytes and a walk up the stack. A program may leave it to whoever
+// looks for a leak at night:
+//
+//	ibv.SetTrace(os.Getenv("MYPROGRAM_TRACE") != "")
+//
+// It may be called at any time, from any goroutine, and holds for all devices.
+func SetTrace(on bool) { life.Trace(on) }

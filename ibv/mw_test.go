@@ -6,6 +6,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -14,6 +15,7 @@ import (
 	"github.com/goverbs/goverbs/ibv"
 	"github.com/goverbs/goverbs/internal/fakedev"
 	"github.com/goverbs/goverbs/internal/fakedev/fakedevtest"
+	"github.com/goverbs/goverbs/internal/rdmatest"
 	"github.com/goverbs/goverbs/mr"
 )
 
@@ -296,6 +298,7 @@ func TestType1Window(t *testing.T) {
 // TestRegionClosedWhileABindCompletes: the region goes before the bind is posted, or
 // after the window; never between. The device notices the rest.
 func TestRegionClosedWhileABindCompletes(t *testing.T) {
+	rdmatest.Watchdog(t, time.Minute)
 	w := newWindowed(t, fakedev.Config{Complete: true})
 	closedFirst := 0
 	const rounds = 300
@@ -384,6 +387,7 @@ func TestWindowClosedBeforeItsBindIsCounted(t *testing.T) {
 
 // Some devices wait for ever for the window when its queue pair is destroyed.
 func TestQueuePairIsClosedAfterItsWindows(t *testing.T) {
+	rdmatest.Watchdog(t, time.Minute)
 	b := fakedevtest.New(t, fakedev.Config{MemoryWindows: true})
 	r, older := b.NewRegion(t, ibv.AccessMWBind), b.NewMW(t, ibv.MWType2)
 	for _, polled := range []bool{true, false} {

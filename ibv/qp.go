@@ -81,6 +81,7 @@ func (pd *PD) CreateQP(init QPInitAttr, queues QPQueues) (*QP, error) {
 		return nil, &OpError{Op: "ibv_create_qp", Object: q.pd.String(), Err: err}
 	}
 	q.Reap(q.mayReap)
+	q.BeforeCloseAll(q.endBinds)
 	q.Ready(fmt.Sprintf("%#x of %s", q.num, pd.s.Ctx.Name))
 	q.name = q.String()
 	qp := &QP{pd: pd, s: q}

@@ -5,6 +5,7 @@ package ibv_test
 import (
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -12,6 +13,7 @@ import (
 	"github.com/goverbs/goverbs/ibv"
 	"github.com/goverbs/goverbs/internal/fakedev"
 	"github.com/goverbs/goverbs/internal/fakedev/fakedevtest"
+	"github.com/goverbs/goverbs/internal/rdmatest"
 	"github.com/goverbs/goverbs/mr"
 )
 
@@ -49,6 +51,7 @@ func (a *all) closers() []func() error {
 // TestGoneDevice: destroy calls fail with EIO when the device is gone, which is not the
 // program's concern: each object closes, once, and nothing waits.
 func TestGoneDevice(t *testing.T) {
+	rdmatest.Watchdog(t, time.Minute)
 	a := newAll(t)
 	a.Unplug()
 	_, err := a.PD.AllocMW(ibv.MWType2)
@@ -64,6 +67,7 @@ func TestGoneDevice(t *testing.T) {
 }
 
 func TestGoneDeviceCloseAll(t *testing.T) {
+	rdmatest.Watchdog(t, time.Minute)
 	a := newAll(t)
 	a.Unplug()
 	require.NoError(t, a.Ctx.CloseAll())
@@ -73,6 +77,7 @@ func TestGoneDeviceCloseAll(t *testing.T) {
 // TestEIOOfADeviceThatIsThere is a failure as any other: the object stays, works, and can
 // be closed later.
 func TestEIOOfADeviceThatIsThere(t *testing.T) {
+	rdmatest.Watchdog(t, time.Minute)
 	a := newAll(t)
 	verbs := []string{
 		"ibv_destroy_qp", "ibv_destroy_qp", "ibv_destroy_srq", "ibv_destroy_ah", "ibv_dealloc_mw", "ibv_dereg_mr",

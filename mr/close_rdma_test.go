@@ -80,6 +80,7 @@ func localRegion(t *testing.T, pd *ibv.PD) *mr.Region {
 
 // Close happens between the work requests of another goroutine or not at all.
 func TestCloseDuringPosts(t *testing.T) {
+	rdmatest.Watchdog(t, 10*time.Minute)
 	p := rdmatest.NewPair(t, rdmatest.DefaultInit())
 	for range rdmatest.Rounds(30, 1000) {
 		r := localRegion(t, p.PD)
@@ -103,6 +104,7 @@ func TestCloseDuringPosts(t *testing.T) {
 // Under traffic that never pauses CloseWhenIdle ends it: it refuses what is new, and what
 // is on its way succeeds.
 func TestCloseWhenIdleUnderTraffic(t *testing.T) {
+	rdmatest.Watchdog(t, 10*time.Minute)
 	p := rdmatest.NewPair(t, rdmatest.DefaultInit())
 	for range rdmatest.Rounds(30, 1000) {
 		r := localRegion(t, p.PD)
@@ -120,6 +122,7 @@ func TestCloseWhenIdleUnderTraffic(t *testing.T) {
 
 // A CloseWhenIdle that was given up has changed nothing.
 func TestCloseWhenIdleGivenUp(t *testing.T) {
+	rdmatest.Watchdog(t, 10*time.Minute)
 	p := rdmatest.NewPair(t, rdmatest.DefaultInit())
 	r := localRegion(t, p.PD)
 	send := []ibv.SendWR{ibv.Send(1, 0, r.SGE(0, 8)), ibv.Send(2, 0, r.SGE(8, 8))}

@@ -16,27 +16,15 @@ import (
 	"github.com/goverbs/goverbs/ibv"
 	"github.com/goverbs/goverbs/internal/fakedev"
 	"github.com/goverbs/goverbs/internal/fakedev/fakedevtest"
+	"github.com/goverbs/goverbs/internal/rdmatest"
 )
 
 const patience = 10 * time.Second
 
-// within returns what f does, which must not take long.
-func within(t *testing.T, what string, f func() error) error {
-	t.Helper()
-	done := make(chan error, 1)
-	go func() { done <- f() }()
-	select {
-	case err := <-done:
-		return err
-	case <-time.After(patience):
-		require.Fail(t, what+" hangs")
-		return nil
-	}
-}
-
 // TestCloseWhileCloseWhenIdleWaits: it does not wait with it, changes nothing, and no
 // other CloseWhenIdle takes the region for closed because of it.
 func TestCloseWhileCloseWhenIdleWaits(t *testing.T) {
+	rdmatest.Watchdog(t, time.Minute)
 	b := fakedevtest.New(t, fakedev.Config{})
 	qp := b.NewQP(t)
 	qp.Post(t, fakedevtest.Sends(b.Region, 1, 1)...)
@@ -53,12 +41,12 @@ func TestCloseWhileCloseWhenIdleWaits(t *testing.T) {
 	}, patience, time.Millisecond, "it refuses posts")
 	inFlight := b.Region.InFlight()
 
-	err := within(t, "Close", b.Region.Close)
+	err := b.Region.Close()
 	assert.ErrorIs(t, err, ibv.ErrBusy)
 	assert.ErrorIs(t, err, syscall.EBUSY)
 	ended, end := context.WithCancelCause(t.Context())
 	end(syscall.EINTR)
-	err = within(t, "the second CloseWhenIdle", func() error { return b.Region.CloseWhenIdle(ended) })
+	err = b.Region.CloseWhenIdle(ended)
 	assert.ErrorIs(t, err, syscall.EINTR, "the region is not closed")
 	assert.Equal(t, inFlight, b.Region.InFlight())
 	_, err = qp.PostSend(fakedevtest.Sends(b.Region, 3, 1))
@@ -70,7 +58,7 @@ func TestCloseWhileCloseWhenIdleWaits(t *testing.T) {
 		}
 		fakedevtest.Poll(t, qp.Send)
 	}
-	require.NoError(t, within(t, "CloseWhenIdle", func() error { return <-first }))
+	require.NoError(t, <-first)
 	assert.NoError(t, b.Region.CloseWhenIdle(ended), "it is closed")
 	assert.NoError(t, b.Region.Close())
 }

@@ -76,6 +76,8 @@ type Node struct {
 	children   map[*Node]int // how often each is one
 	state      state
 	users      int
+	endings    int // calls of CloseAll that have come to n: it takes no children and calls
+	quiet      func()
 	stack      []uintptr
 	dropped    atomic.Bool // set under the lock
 	may        func() Verdict
@@ -84,8 +86,8 @@ type Node struct {
 
 // Init enters n into the graph below its parents; destroy is what Close will run.
 // It fails with an error that matches ErrClosed, naming the parent, if one of them is
-// closed. Then comes Ready, or Discard if the object could not be made; a Close from
-// elsewhere waits for either.
+// closed or CloseAll has come to it. Then comes Ready, or Discard if the object could
+// not be made; a Close from elsewhere waits for either.
 func (n *Node) Init(kind string, destroy func() error, parents ...*Node) error {
 	mu.Lock()
 	defer mu.Unlock()
@@ -111,18 +113,16 @@ func (n *Node) Init(kind string, destroy func() error, parents ...*Node) error {
 // counts: a child that was attached twice, or that Init made a child and Attach
 // again, stays one until as many calls of Detach. It fails with an error that
 // matches ErrClosed, naming the node, if the parent or n is closed. A parent whose
-// destroy is running takes it: where that can happen, destroy must ask Busy. It may be
-// called under a lock that a destroy takes.
+// destroy is running takes it: where that can happen, destroy must ask Busy. So does
+// one that CloseAll has come to. It may be called under a lock that a destroy takes.
 func (n *Node) Attach(parent *Node) error {
 	mu.Lock()
 	defer mu.Unlock()
 	if n.state == closed {
-		return fmt.Errorf("%s: %w", n.label(), ErrClosed)
+		return n.errClosed()
 	}
-	if parent.state != closing {
-		if err := parent.mayAdopt(); err != nil {
-			return err
-		}
+	if parent.state != closing && parent.state != open {
+		return parent.errClosed()
 	}
 	n.parents = append(n.parents, parent)
 	parent.adopt(n)
@@ -141,11 +141,13 @@ func (n *Node) Detach(parent *Node) {
 }
 
 func (n *Node) mayAdopt() error {
-	if n.state != open {
-		return fmt.Errorf("%s: %w", n.label(), ErrClosed)
+	if n.state != open || n.endings > 0 {
+		return n.errClosed()
 	}
 	return nil
 }
+
+func (n *Node) errClosed() error { return fmt.Errorf("%s: %w", n.label(), ErrClosed) }
 
 func (n *Node) adopt(child *Node) {
 	if n.children == nil {
@@ -202,11 +204,12 @@ func (n *Node) Discard() {
 	changed.Broadcast()
 }
 
-// Use guards a call into C: the object cannot be destroyed before Done.
+// Use guards a call into C: the object cannot be destroyed before Done. It fails with
+// ErrClosed if the object is closed, or CloseAll has come to it.
 func (n *Node) Use() error {
 	mu.Lock()
 	defer mu.Unlock()
-	if n.state != open {
+	if n.state != open || n.endings > 0 {
 		return ErrClosed
 	}
 	n.users++
@@ -217,11 +220,27 @@ func (n *Node) Use() error {
 func (n *Node) Done() {
 	mu.Lock()
 	defer mu.Unlock()
+	n.done()
+	if n.users == 0 {
+		n.dueIfDropped()
+	}
+}
+
+func (n *Node) done() {
 	n.users--
 	if n.users == 0 {
 		changed.Broadcast()
-		n.dueIfDropped()
 	}
+}
+
+// calling calls a function of the object, which nobody closes meanwhile. It is called
+// with the lock held and lets it go.
+func (n *Node) calling(f func()) {
+	n.users++
+	mu.Unlock()
+	f()
+	mu.Lock()
+	n.done()
 }
 
 // Close runs n's destroy once the calls in progress have ended, and takes n out of
@@ -268,11 +287,12 @@ func (n *Node) end() error {
 	return err
 }
 
-// Closing reports whether n is closed, or a Close waits for the calls in progress.
+// Closing reports whether n is closed, a Close waits for the calls in progress, or CloseAll
+// has come to it: a call that waits must end.
 func (n *Node) Closing() bool {
 	mu.Lock()
 	defer mu.Unlock()
-	return n.state == closing || n.state == closed
+	return n.state == closing || n.state == closed || n.endings > 0
 }
 
 // Closed reports whether n is closed.
@@ -299,6 +319,9 @@ func (n *Node) busy() error {
 // CloseAll closes n after everything below it, youngest first, and joins the errors
 // of what could not be closed. What refuses is tried again after the others: memory
 // that work requests use is free once their queue pair is closed.
+//
+// Others may go on using all of it. Until CloseAll ends, Init below what it has come to
+// and Use of it fail as if it was closed: else it might find something new for ever.
 func (n *Node) CloseAll() error {
 	failed := map[*Node]error{}
 	n.closeAll(failed)
@@ -307,12 +330,42 @@ func (n *Node) CloseAll() error {
 		if !n.Closed() { // the reaper may have closed it since
 			errs = append(errs, fmt.Errorf("%v: %w", n, failed[n]))
 		}
+		n.leave()
 	}
 	return errors.Join(errs...)
 }
 
+// BeforeCloseAll sets what CloseAll calls when it comes to n, before it looks at what is
+// below: to end what keeps n from being closed and is not a call in progress. Several
+// CloseAll may call it at once, without any lock. Call BeforeCloseAll between Init and
+// Ready.
+func (n *Node) BeforeCloseAll(f func()) { n.quiet = f }
+
+// come is called when CloseAll comes to n, and leave if it ends with n open.
+func (n *Node) come() {
+	mu.Lock()
+	defer mu.Unlock()
+	n.endings++
+	for n.state == making || n.state == closing {
+		changed.Wait()
+	}
+	if n.state == open && n.quiet != nil {
+		n.calling(n.quiet)
+		n.dueIfDropped()
+	}
+}
+
+func (n *Node) leave() {
+	mu.Lock()
+	defer mu.Unlock()
+	n.endings--
+}
+
 // closeAll notes in failed what is still open, and why.
 func (n *Node) closeAll(failed map[*Node]error) (ok bool) {
+	if failed[n] == nil {
+		n.come()
+	}
 	for progress := true; progress; {
 		progress = false
 		mu.Lock()

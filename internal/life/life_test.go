@@ -2,6 +2,7 @@ package life
 
 import (
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -234,4 +235,91 @@ func TestCloseAllReportsNothingThatWasClosedMeanwhile(t *testing.T) {
 	require.NoError(t, ctx.CloseAll())
 	assert.Equal(t, 2, calls)
 	assert.True(t, ctx.Closed())
+}
+
+// Others that make objects all the time do not keep CloseAll from its end.
+func TestCloseAllEndsWhileOthersMake(t *testing.T) {
+	ctx := nodeWith(t, destroyed, "context", "rxe0")
+	pd := node(t, "PD", "1", ctx)
+	var wg sync.WaitGroup
+	for _, parent := range []*Node{ctx, pd, ctx, pd} {
+		wg.Go(func() {
+			for {
+				n := new(Node)
+				if err := n.Init("QP", destroyed, parent); err != nil {
+					assert.ErrorIs(t, err, ErrClosed)
+					return
+				}
+				n.Ready("0x11")
+			}
+		})
+	}
+	for !busyWith(ctx, 10) || !busyWith(pd, 10) {
+		runtime.Gosched()
+	}
+	require.NoError(t, ctx.CloseAll())
+	wg.Wait()
+}
+
+func busyWith(n *Node, children int) bool {
+	var busy *BusyError
+	return errors.As(n.Busy(), &busy) && len(busy.Children) >= children
+}
+
+// CloseAll takes no more children until it has ended, but for those by Attach: those are
+// there already, and it closes them too. What it could not close is as before.
+func TestCloseAllTakesNoChildren(t *testing.T) {
+	ctx := node(t, "context", "rxe0")
+	pd := node(t, "PD", "1", ctx)
+	window, region := node(t, "MW", "1", pd), new(Node)
+	refuses := errors.New("refuses")
+	require.NoError(t, region.Init("MR", func() error {
+		late := new(Node)
+		assert.ErrorIs(t, late.Init("PD", destroyed, ctx), ErrClosed)
+		assert.ErrorIs(t, late.Init("QP", destroyed, pd), ErrClosed)
+		if !window.Closed() {
+			assert.NoError(t, window.Attach(region)) // its bind has completed
+		}
+		return refuses
+	}, pd))
+	region.Ready("1")
+	t.Cleanup(region.Discard)
+	for range 2 {
+		require.ErrorIs(t, ctx.CloseAll(), refuses)
+		assert.True(t, window.Closed())
+		for _, parent := range []*Node{ctx, pd} {
+			n := new(Node)
+			require.NoError(t, n.Init("QP", destroyed, parent))
+			n.Discard()
+		}
+	}
+}
+
+// A parent outlives the question to its child, which may look at the parent.
+func TestCloseAllWaitsForTheReapersQuestion(t *testing.T) {
+	logTo(t)
+	var parentGone atomic.Bool
+	cq := nodeWith(t, func() error { parentGone.Store(true); return nil }, "CQ", "1")
+	qp := new(Node)
+	require.NoError(t, qp.Init("QP", destroyed, cq))
+	asked, gone := make(chan struct{}), make(chan bool)
+	qp.Reap(func() Verdict {
+		close(asked)
+		for !qp.Closing() { // CloseAll has come
+			runtime.Gosched()
+		}
+		for range 100 {
+			runtime.Gosched()
+		}
+		gone <- parentGone.Load()
+		return Verdict{}
+	})
+	qp.Ready("0x11")
+	qp.drop()
+	<-asked
+	closed := make(chan error)
+	go func() { closed <- cq.CloseAll() }()
+	assert.False(t, <-gone)
+	require.NoError(t, <-closed)
+	quiesce(t)
 }

@@ -222,9 +222,7 @@ func (n *Node) keepWithChildren() {
 func (n *Node) askAndClose() {
 	verdict := Verdict{When: Now}
 	if n.may != nil {
-		mu.Unlock()
-		verdict = n.may()
-		mu.Lock()
+		n.calling(func() { verdict = n.may() })
 	}
 	if !n.ready() {
 		return // somebody came in between, and will make n due again
