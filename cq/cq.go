@@ -179,23 +179,27 @@ func poll(s *core.CQ, wcs []WC) (n int, err error) {
 
 // takeAll takes completions of the device and returns how many are to be told.
 func takeAll(q *core.CQ, items []cverbs.WC, wcs []WC) (n int) {
-	for i := 0; i < len(items); i++ {
-		row := q.Settler.Begin(items[i].WRID)
-		for ; i < len(items); i++ {
-			c := &items[i]
+	for len(items) > 0 {
+		row := q.Settler.Begin(items[0].WRID)
+		to, k := wcs[n:][:len(items)], 0
+		for ; k < len(items); k++ {
+			c := &items[k]
 			if c.Status != uint32(StatusSuccess) || c.Flags&q.WithInv != 0 {
 				break
 			}
-			user, ok := row.Take(c.WRID)
+			user, ok := row.Take(k, c.WRID)
 			if !ok {
 				break
 			}
-			wcs[n].succeeded(c, user, row.Kind())
-			n++
+			to[k].succeeded(c, user, row.Kind())
 		}
-		q.Settler.End(&row)
-		if i < len(items) && wcs[n].take(q, &items[i]) {
-			n++
+		q.Settler.End(k)
+		items, n = items[k:], n+k
+		if len(items) > 0 {
+			if wcs[n].take(q, &items[0]) {
+				n++
+			}
+			items = items[1:]
 		}
 	}
 	q.Settler.Flush()

@@ -17,21 +17,22 @@ import (
 type WC struct {
 	WRID      uint64 // of the work request, as it was posted
 	Status    Status
-	QPNum     uint32 // the own queue pair
+	opcode    Opcode // as in C: one less than what Opcode returns
 	VendorErr uint32 // what the provider adds to a failed Status
-
-	// The rest is zero if it failed, but for kind and explained.
-	opcode    Opcode
 	byteLen   uint32
 	imm       uint32 // big endian; or the rkey that the peer invalidated
+	QPNum     uint32 // the own queue pair
 	srcQP     uint32
 	flags     uint32
 	pkeyIndex uint16
 	slid      uint16
 	sl        uint8
 	pathBits  uint8
+	// The fields so far are in the order of C, so that succeeded copies several at a time.
+	// Those without a capital letter are zero if it failed.
+
 	kind      inflight.Kind
-	explained bool    // as inflight.Table.Explained
+	explained bool    // as inflight.Table.Explained; true of a success
 	window    *ibv.MW // that the peer invalidated
 }
 
@@ -69,20 +70,10 @@ func (wc *WC) take(q *core.CQ, c *cverbs.WC) bool {
 
 func (wc *WC) succeeded(c *cverbs.WC, wrID uint64, kind inflight.Kind) {
 	wc.WRID = wrID
-	wc.Status = StatusSuccess
-	wc.QPNum = c.QPNum
-	wc.VendorErr = c.VendorErr
-	wc.opcode = Opcode(c.Opcode) + 1 // so that zero is none
-	wc.byteLen = c.ByteLen
-	wc.imm = c.Imm
-	wc.srcQP = c.SrcQP
-	wc.flags = c.Flags
-	wc.pkeyIndex = c.PKeyIndex
-	wc.slid = c.SLID
-	wc.sl = c.SL
-	wc.pathBits = c.DLIDPathBits
-	wc.kind = kind
-	wc.explained = true
+	wc.Status, wc.opcode, wc.VendorErr, wc.byteLen, wc.imm, wc.QPNum, wc.srcQP, wc.flags =
+		StatusSuccess, Opcode(c.Opcode), c.VendorErr, c.ByteLen, c.Imm, c.QPNum, c.SrcQP, c.Flags
+	wc.pkeyIndex, wc.slid, wc.sl, wc.pathBits = c.PKeyIndex, c.SLID, c.SL, c.DLIDPathBits
+	wc.kind, wc.explained = kind, true
 	if wc.window != nil {
 		wc.window = nil
 	}
@@ -129,7 +120,10 @@ func (wc *WC) Foreign() bool { return wc.kind == inflight.Foreign }
 
 // Opcode returns the operation that completed, or zero if it failed.
 func (wc *WC) Opcode() Opcode {
-	return wc.opcode
+	if wc.Status != StatusSuccess || !wc.explained { // or the WC holds no completion
+		return 0
+	}
+	return wc.opcode + 1
 }
 
 // ByteLen returns how many bytes were received or read; it means nothing for a send

@@ -56,8 +56,9 @@ const knownSendFlags = SendFence | SendSignaled | SendSolicited | SendInline
 // fillSends writes up to room work requests to scratch and to the ring.
 func (q *qpState) fillSends(wrs []SendWR, room int) (n int, err error) {
 	for n < room {
-		if n += q.fillRun(wrs[n:room], n); n == room {
-			break
+		if k := q.fillRow(wrs[n:room], n); k > 0 {
+			n += k
+			continue
 		}
 		if err := q.fillSend(&wrs[n], n); err != nil {
 			return n, err
@@ -68,14 +69,14 @@ func (q *qpState) fillSends(wrs []SendWR, room int) (n int, err error) {
 	return n, nil
 }
 
-// plain are the flags of the work requests that fillRun takes, and plainOp that it takes
+// plain are the flags of the work requests that fillRow takes, and plainOp that it takes
 // the operation.
 const (
 	plainFlags = uint64(SendFence | SendSignaled | SendSolicited)
 	plainOp    = uint64(1 << 32) // no flag
 )
 
-// setPlain sets which operations fillRun takes, by their flags: those that have nothing
+// setPlain sets which operations fillRow takes, by their flags: those that have nothing
 // but SGEs and perhaps a remote range, and that need no more checks than it makes. The
 // caller holds the post lock.
 func (q *qpState) setPlain() {
@@ -91,50 +92,62 @@ func (q *qpState) setPlain() {
 	}
 }
 
-// fillRun does what fillSend does, for the most common work requests and in a fraction
+// fillRow does what fillSend does, for the most common work requests and in a fraction
 // of the time: it writes those at the beginning of wrs that are plain and whose SGEs
 // are all of one region, and returns how many. Whatever else there is to say about a
 // work request is fillSend's.
-func (q *qpState) fillRun(wrs []SendWR, place int) (n int) {
+func (q *qpState) fillRow(wrs []SendWR, place int) (n int) {
 	if len(wrs[0].SGEs) == 0 {
 		return 0
 	}
-	ref, scratch := wrs[0].SGEs[0].mr, q.sq.scratch
+	ref := wrs[0].SGEs[0].mr
 	if ref == nil || ref.PD != q.pd || ref.Refusing() {
 		return 0
 	}
-	most, plain, signalAll := int(q.cap.MaxSendSGE), &q.plain, q.signalAll
-	mayRead := opRules[OpRead].local&^AccessFlags(ref.Access) == 0
-	items, sges, maxSGE := scratch.From(place)
-	run := q.queue.Send.Run(&ref.Used)
-	for ; n < len(wrs) && n < len(items); n++ {
-		wr, to := &wrs[n], &items[n]
-		op, flags := wr.Opcode&15, wr.Flags
-		if wr.Opcode > 15 || (uint64(flags)|plainOp)&^plain[op] != 0 || op == OpRead && !mayRead ||
-			len(wr.SGEs) == 0 || len(wr.SGEs) > most || wr.Inline != nil {
+	row, pos, signaled := q.queue.Send.Row()
+	for ; n < len(wrs) && n < row.Len(); n++ {
+		wr := &wrs[n]
+		to := q.fillPlain(wr, place+n, ref)
+		if to == nil {
 			break
 		}
-		length, same := uint64(0), true
-		for i := range wr.SGEs {
-			sge := &wr.SGEs[i]
-			same = same && sge.mr == ref
-			sges[i] = cverbs.SGE{Addr: sge.Addr, Length: sge.Length, LKey: sge.LKey}
-			length += uint64(sge.Length)
+		if q.signalAll || wr.Flags&SendSignaled != 0 {
+			signaled = pos + uint32(n) + 1
 		}
-		if !same || op != OpSend && length > wr.Remote.Length {
-			break
-		}
-		sges = sges[maxSGE:]
-		if op == OpSend {
-			to.ClearUnions()
-		} else {
-			to.SetRemote(wr.Remote.Addr, wr.Remote.RKey)
-		}
-		to.WRID = uint64(run.Add(wr.WRID, signalAll || flags&SendSignaled != 0))
-		to.NumSGE, to.Opcode, to.Flags, to.Imm = int32(len(wr.SGEs)), uint32(op)-1, uint32(flags), 0
+		to.WRID = uint64(row.Put(n, wr.WRID, signaled, &ref.Used))
 	}
-	q.queue.Send.EndRun(&run)
+	q.queue.Send.EndRow(n, &ref.Used)
 	return n
+}
+
+// fillPlain writes a work request to its place in scratch, but for its wr_id, if it is
+// plain and has only SGEs of ref; else it returns nil.
+func (q *qpState) fillPlain(wr *SendWR, place int, ref *core.MRRef) *cverbs.SendWR {
+	op, flags, from := wr.Opcode, wr.Flags, wr.SGEs
+	if op > 15 || (uint64(flags)|plainOp)&^q.plain[op] != 0 || wr.Inline != nil ||
+		len(from) == 0 || len(from) > int(q.cap.MaxSendSGE) {
+		return nil
+	}
+	to, length := &q.sq.scratch.Items[place], uint64(0)
+	sges := q.sq.scratch.SGEs(place)[:len(from)]
+	for i := range from {
+		sge := &from[i]
+		if sge.mr != ref {
+			return nil
+		}
+		sges[i] = cverbs.SGE{Addr: sge.Addr, Length: sge.Length, LKey: sge.LKey}
+		length += uint64(sge.Length)
+	}
+	switch {
+	case op == OpSend:
+		to.ClearUnions()
+	case length > wr.Remote.Length, opRules[op].local&^AccessFlags(ref.Access) != 0:
+		return nil
+	default:
+		to.SetRemote(wr.Remote.Addr, wr.Remote.RKey)
+	}
+	to.NumSGE, to.Opcode, to.Flags, to.Imm = int32(len(from)), uint32(op)-1, uint32(flags), 0
+	return to
 }
 
 // fillSend writes a work request to its place in scratch and builds its slot.

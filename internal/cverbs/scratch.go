@@ -1,6 +1,7 @@
 package cverbs
 
 import (
+	"slices"
 	"syscall"
 	"unsafe"
 )
@@ -12,9 +13,8 @@ type Scratch[T SendWR | RecvWR | WC] struct {
 	Items []T
 
 	mem     unsafe.Pointer
-	sges    []SGE
+	sges    [][]SGE // of each item
 	inline  []byte
-	nSGE    int
 	nInline int
 	last    int // where the chain was ended, or -1
 }
@@ -35,15 +35,14 @@ func NewScratch[T SendWR | RecvWR | WC](n, sges, inline int) (*Scratch[T], error
 	s := &Scratch[T]{
 		Items:   unsafe.Slice((*T)(first), n),
 		mem:     mem,
-		sges:    unsafe.Slice((*SGE)(unsafe.Add(first, items)), n*sges),
 		inline:  unsafe.Slice((*byte)(unsafe.Add(first, items+lists)), n*inline),
-		nSGE:    sges,
 		nInline: inline,
 		last:    -1,
 	}
 	if sges > 0 {
+		s.sges = slices.Collect(slices.Chunk(unsafe.Slice((*SGE)(unsafe.Add(first, items)), n*sges), sges))
 		for i := range n {
-			s.head(i).SGList = Addr(&s.sges[i*sges])
+			s.head(i).SGList = Addr(&s.sges[i][0])
 			s.link(i)
 		}
 	}
@@ -60,16 +59,10 @@ func (s *Scratch[T]) link(i int) {
 }
 
 // MaxSGE returns for how many SGEs each item has room.
-func (s *Scratch[T]) MaxSGE() int { return s.nSGE }
+func (s *Scratch[T]) MaxSGE() int { return len(s.sges[0]) }
 
 // SGEs returns the SGE array of item i.
-func (s *Scratch[T]) SGEs(i int) []SGE { return s.sges[i*s.nSGE : (i+1)*s.nSGE] }
-
-// From returns the items from i on and their SGE arrays, one after another, each of
-// which has room for perItem.
-func (s *Scratch[T]) From(i int) (items []T, sges []SGE, perItem int) {
-	return s.Items[i:], s.sges[i*s.nSGE:], s.nSGE
-}
+func (s *Scratch[T]) SGEs(i int) []SGE { return s.sges[i] }
 
 // Inline returns the inline buffer of item i.
 func (s *Scratch[T]) Inline(i int) []byte { return s.inline[i*s.nInline : (i+1)*s.nInline] }

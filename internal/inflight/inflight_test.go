@@ -58,12 +58,15 @@ func complete(table *Table, tok uint64) (user uint64, k Kind, o Outcome) {
 // settle completes as a poll does: in a row if it can be.
 func settle(table *Table, tok uint64, success bool) (user uint64, k Kind, o Outcome) {
 	s := table.Settler()
+	return settleBy(&s, tok, success)
+}
+
+func settleBy(s *Settler, tok uint64, success bool) (user uint64, k Kind, o Outcome) {
 	defer s.Flush()
 	if success {
 		row := s.Begin(tok)
-		user, ok := row.Take(tok)
-		s.End(&row)
-		if ok {
+		if user, ok := row.Take(0, tok); ok {
+			s.End(1)
 			return user, row.Kind(), Ours
 		}
 	}

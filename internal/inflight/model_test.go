@@ -29,15 +29,16 @@ func (e *effect) Done(ok bool) {
 
 // model runs programs on a Table and on lists, and compares them.
 type model struct {
-	t      *testing.T
-	table  Table
-	q      *Queue
-	owned  map[Kind][]issued // oldest first
-	dead   []uint64          // tokens of queues that are gone
-	things [7]*Used
-	shut   [7]bool
-	wrID   uint64
-	depth  int
+	t       *testing.T
+	table   Table
+	settler Settler
+	q       *Queue
+	owned   map[Kind][]issued // oldest first
+	dead    []uint64          // tokens of queues that are gone
+	things  [7]*Used
+	shut    [7]bool
+	wrID    uint64
+	depth   int
 }
 
 func (m *model) newQueue() {
@@ -118,14 +119,20 @@ func (m *model) run(r *Ring, n int, next func() int) (batch []issued) {
 	if m.shut[i] {
 		return nil
 	}
-	run := r.Run(m.things[i])
-	for range n {
-		m.wrID++
-		w := issued{wrID: m.wrID, signaled: r == &m.q.Recv || next()%2 == 0, uses: []int{i}}
-		w.token = uint64(run.Add(w.wrID, w.signaled))
-		batch = append(batch, w)
+	for len(batch) < n {
+		row, pos, signaled := r.Row()
+		k := 0
+		for ; k < row.Len() && len(batch) < n; k++ {
+			m.wrID++
+			w := issued{wrID: m.wrID, signaled: r == &m.q.Recv || next()%2 == 0, uses: []int{i}}
+			if w.signaled {
+				signaled = pos + uint32(k) + 1
+			}
+			w.token = uint64(row.Put(k, w.wrID, signaled, m.things[i]))
+			batch = append(batch, w)
+		}
+		r.EndRow(k, m.things[i])
 	}
-	r.EndRun(&run)
 	return batch
 }
 
@@ -156,7 +163,7 @@ func (m *model) complete(k Kind, next func() int) {
 	}
 	at, ok := next()%len(list), next()%2 == 0
 	w := list[at]
-	user, kind, o := settle(&m.table, w.token, ok)
+	user, kind, o := settleBy(&m.settler, w.token, ok)
 	require.Equal(m.t, Ours, o)
 	require.Equal(m.t, k, kind)
 	require.Equal(m.t, w.wrID, user)
@@ -168,7 +175,7 @@ func (m *model) complete(k Kind, next func() int) {
 		covered, m.owned[k] = list[:at+1], list[at+1:]
 	}
 	for i, c := range covered {
-		_, _, o := settle(&m.table, c.token, true)
+		_, _, o := settleBy(&m.settler, c.token, true)
 		require.Equal(m.t, Unknown, o, "a released slot completes no more")
 		if c.effect != nil {
 			want := effect{done: 1}
@@ -205,7 +212,7 @@ func (m *model) check() {
 		require.Equal(m.t, m.count(i), u.InFlight(), "uses of thing %d", i)
 	}
 	for _, tok := range m.dead[max(0, len(m.dead)-20):] {
-		_, _, o := settle(&m.table, tok, true)
+		_, _, o := settleBy(&m.settler, tok, true)
 		require.Equal(m.t, Late, o)
 	}
 }
@@ -232,6 +239,7 @@ func FuzzAgainstModel(f *testing.F) {
 			program = program[1:]
 			return int(b)
 		}
+		m.settler = m.table.Settler()
 		m.depth = 1 + next()%9
 		m.newQueue()
 		for len(program) > 0 {

@@ -130,9 +130,8 @@ func TestRowOfAnEmptyRing(t *testing.T) {
 	}()
 	row := s.Begin(tok + 1)
 	assert.Zero(t, row, "it looked at a slot")
-	_, ok := row.Take(tok + 1)
+	_, ok := row.Take(0, tok+1)
 	assert.False(t, ok)
-	s.End(&row)
 	<-building
 	s.Flush()
 	assert.Zero(t, u.InFlight())
@@ -141,4 +140,34 @@ func TestRowOfAnEmptyRing(t *testing.T) {
 	user, _, o := settle(&table, tok+1, true)
 	assert.Equal(t, Ours, o)
 	assert.EqualValues(t, 2, user)
+}
+
+// A Settler keeps its ring at hand from poll to poll, but not over a reset, which empties it.
+func TestRingAtHandIsReset(t *testing.T) {
+	var table Table
+	q, err := table.New(4, 0)
+	require.NoError(t, err)
+	u := entered(t)
+	s := table.Settler()
+	for gen := range 3 {
+		first, lost := post(q, Send, 1, true, u), post(q, Send, 2, true, u)
+		_, _, o := settleBy(&s, first, true)
+		require.Equal(t, Ours, o, "generation %d", gen)
+		require.Equal(t, 1, u.InFlight())
+		q.Reset()
+		require.Zero(t, u.InFlight())
+		_, _, o = settleBy(&s, lost, true)
+		require.Equal(t, Late, o)
+	}
+	last := post(q, Send, 3, true, u)
+	q.Reset()
+	again := post(q, Send, 4, true, u) // with nothing settled since
+	user, _, o := settleBy(&s, again, true)
+	assert.Equal(t, Ours, o)
+	assert.EqualValues(t, 4, user)
+	table.Retire(q)
+	_, _, o = settleBy(&s, last, true)
+	assert.Equal(t, Late, o)
+	assert.Zero(t, u.InFlight())
+	assert.Zero(t, q.Send.InFlight())
 }

@@ -1,13 +1,14 @@
 package inflight
 
 // Settler settles the completions of one completion queue, whose lock its caller
-// holds. Most completions in a row are of one ring, which it keeps at hand: what they
-// give back, it gives back in Flush.
+// holds. Most completions are of the ring of the one before, which it keeps at hand: what
+// they give back, it gives back in Flush.
 type Settler struct {
 	table  *Table
-	prefix uint64 // of the tokens of the ring at hand
-	ring   *Ring  // or nil
+	ring   *Ring  // at hand, or nil
+	token  Token  // of the ring, as it was
 	tail   uint32 // of the ring; stored in Flush
+	stored uint32 // the tail as it is in the ring
 	head   uint32 // of the ring, as it was
 	rel    Released
 }
@@ -20,7 +21,7 @@ func (t *Table) Settler() Settler { return Settler{table: t} }
 // queue covers all earlier work requests of that queue, signaled or not: those have
 // succeeded. Flush must follow, before the lock is given up.
 func (s *Settler) Complete(wrID uint64, success bool) (user uint64, k Kind, o Outcome) {
-	if wrID>>posBits != s.prefix || s.ring == nil {
+	if !s.has(wrID) {
 		if user, k, o, settled := s.turn(wrID, success); settled {
 			return user, k, o
 		}
@@ -52,20 +53,23 @@ func (s *Settler) Complete(wrID uint64, success bool) (user uint64, k Kind, o Ou
 	return sl.wrID, Kind(wrID >> (64 - kindBits)), Ours
 }
 
-// Finished is a row of completions of one ring that have succeeded, in order, whose work
-// requests use the same thing and nothing else. It does what Complete does, in fewer
-// steps.
+// has reports whether the ring at hand is that of a token. One that was reset or retired
+// meanwhile has another token, and is to be taken at hand anew.
+func (s *Settler) has(wrID uint64) bool {
+	return (uint64(s.token)^wrID)>>posBits == 0 && s.ring != nil && s.ring.token == s.token
+}
+
+// Finished is the slots of a ring from the oldest on. With it completions in a row, of work
+// requests that have succeeded in order and use the same thing and nothing else, are
+// settled in fewer steps than by Complete. It fits in registers.
 type Finished struct {
-	slots      []slot
-	prefix     uint64
-	mask       uint32
-	tail, head uint32
-	index, n   uint32
+	slots []slot
+	token uint64 // of the first
 }
 
 // Begin begins a row with the completion of wrID, which End ends. It may be empty.
 func (s *Settler) Begin(wrID uint64) Finished {
-	if (wrID>>posBits != s.prefix || s.ring == nil) && !s.turnToRing(wrID) {
+	if !s.has(wrID) && !s.turnToRing(wrID) {
 		return Finished{}
 	}
 	r := s.ring
@@ -74,42 +78,31 @@ func (s *Settler) Begin(wrID uint64) Finished {
 			return Finished{} // and the slot may be a poster's at this moment
 		}
 	}
-	index := r.slots[s.tail&r.mask].uses[0]
-	if index == more {
+	slots := r.slots[s.tail&r.mask:]
+	if slots[0].uses[0] == more || slots[0].uses[1] != 0 {
 		return Finished{}
 	}
-	if index != s.rel.index {
-		s.rel.Flush()
-		s.rel.index = index
-	}
-	return Finished{slots: r.slots, prefix: s.prefix, mask: r.mask, tail: s.tail, head: s.head, index: index}
+	s.rel.turn(slots[0].uses[0])
+	return Finished{slots[:min(len(slots), int(s.head-s.tail))], wrID&^posMask | uint64(s.tail&posMask)}
 }
 
-// Take takes the next completion of the row, and returns the caller's own wr_id. It
-// takes nothing if the completion does not belong to the row.
-func (f *Finished) Take(wrID uint64) (user uint64, ok bool) {
-	pos := f.tail
-	if wrID != f.prefix<<posBits|uint64(pos&posMask) || pos == f.head {
+// Take takes completion i of the row, and returns the caller's own wr_id. It takes nothing
+// if the completion does not belong to the row.
+func (f Finished) Take(i int, wrID uint64) (user uint64, ok bool) {
+	if i >= len(f.slots) || wrID != f.token+uint64(i) {
 		return 0, false
 	}
-	sl := &f.slots[pos&f.mask]
-	if sl.uses[0] != f.index || sl.uses[1] != 0 {
-		return 0, false
-	}
-	f.tail++
-	f.n++
-	return sl.wrID, true
+	sl := &f.slots[i]
+	return sl.wrID, sl.uses[0] == f.slots[0].uses[0] && sl.uses[1] == 0
 }
 
 // Kind returns which queue of a queue pair the row is of.
-func (f *Finished) Kind() Kind { return Kind(f.prefix >> (64 - kindBits - posBits)) }
+func (f Finished) Kind() Kind { return Token(f.token).kind() }
 
-// End ends the row.
-func (s *Settler) End(f *Finished) {
-	if f.n > 0 {
-		s.tail = f.tail
-		s.rel.n += uint64(f.n)
-	}
+// End ends a row of which n completions were taken.
+func (s *Settler) End(n int) {
+	s.tail += uint32(n)
+	s.rel.n += uint64(n)
 }
 
 // turnToRing takes the ring of a token at hand, if it has one.
@@ -148,16 +141,17 @@ func (s *Settler) turn(wrID uint64, success bool) (user uint64, k Kind, o Outcom
 	default:
 		s.ring = &q.Recv
 	}
-	s.prefix = wrID >> posBits
 	s.tail, s.head = s.ring.tail.Load(), s.ring.head.Load()
+	s.token, s.stored = s.ring.token, s.tail
 	return 0, k, o, false
 }
 
 func (s *Settler) putBack() {
-	if s.ring != nil {
+	if s.tail != s.stored {
 		s.ring.tail.Store(s.tail)
-		s.ring = nil
+		s.stored = s.tail
 	}
+	s.head = s.tail // by the next time it may be another, also a lower one
 }
 
 // Flush gives back what the completions since the last one released.

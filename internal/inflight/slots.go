@@ -102,44 +102,39 @@ func (s *Slots) Start(wrID uint64, signaled bool) Token {
 	return s.token | Token(pos&posMask)
 }
 
-// Run is a row of work requests of a ring that use the same thing and nothing else. It
-// does what Start, Use and Keep do, in fewer steps.
-type Run struct {
-	slots    []slot
-	mask     uint32
-	pos      uint32 // next
-	signaled uint32 // the position after the last signaled one
-	index    uint32 // of the thing
-	token    Token
-	used     *Used
+// Row is the places of a ring for work requests that follow one another and use the same
+// thing and nothing else. With it they are built in fewer steps than by Start, Use and
+// Keep. It fits in registers.
+type Row struct {
+	slots []slot
+	token Token // of the first
 }
 
-// Run begins a row, which EndRun ends.
-func (r *Ring) Run(u *Used) Run {
-	pos := r.first + r.n
-	return Run{slots: r.slots, mask: r.mask, pos: pos, signaled: r.lastSignaled(r.n), index: u.index, token: r.token, used: u}
+// Row begins a row, which EndRow ends: its places, up to where the ring begins anew; the
+// position of the first; and the one after the last signaled work request before it.
+func (r *Ring) Row() (w Row, pos, signaled uint32) {
+	pos = r.first + r.n
+	return Row{r.slots[pos&r.mask:], r.token | Token(pos&posMask)}, pos, r.lastSignaled(r.n)
 }
 
-// Add adds a work request, of which there must be room, and returns its wr_id for the
-// device.
-func (r *Run) Add(wrID uint64, signaled bool) Token {
-	pos := r.pos
-	r.pos++
-	if signaled {
-		r.signaled = pos + 1
-	}
-	sl := &r.slots[pos&r.mask]
-	sl.wrID, sl.signaled = wrID, r.signaled
-	sl.uses = [3]uint32{r.index}
-	return r.token | Token(pos&posMask)
+// Len returns how many places there are.
+func (w Row) Len() int { return len(w.slots) }
+
+// Put puts a work request that uses u at place i, and returns its wr_id for the device.
+// signaled is the position after the last signaled work request up to it.
+func (w Row) Put(i int, wrID uint64, signaled uint32, u *Used) Token {
+	sl := &w.slots[i]
+	sl.wrID, sl.signaled = wrID, signaled
+	sl.uses = [3]uint32{u.index}
+	return w.token + Token(i)
 }
 
-// EndRun makes the row a part of the batch.
-func (r *Ring) EndRun(run *Run) {
-	if n := run.pos - r.first - r.n; n > 0 {
-		r.uses = append(r.uses[:r.kept], use{run.used, n, r.n})
+// EndRow makes a row of n work requests that use u a part of the batch.
+func (r *Ring) EndRow(n int, u *Used) {
+	if n > 0 {
+		r.uses = append(r.uses[:r.kept], use{u, uint32(n), r.n})
 		r.kept++
-		r.n += n
+		r.n += uint32(n)
 	}
 }
 

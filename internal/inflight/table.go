@@ -114,6 +114,7 @@ func (t *Table) New(sendDepth, recvDepth int) (*Queue, error) {
 // destroyed the shared receive queue.
 func (t *Table) Retire(q *Queue) {
 	q.Reset()
+	q.Send.slots, q.Recv.slots = nil, nil // a Settler may have a ring at hand for long
 	e := t.entry(q.id)
 	e.gen.Store(q.gen.Load())
 	e.queue.Store(nil)

@@ -231,11 +231,16 @@ type Released struct {
 }
 
 func (r *Released) add(index uint32) {
+	r.turn(index)
+	r.n++
+}
+
+// turn has n count uses of index.
+func (r *Released) turn(index uint32) {
 	if index != r.index {
 		r.Flush()
 		r.index = index
 	}
-	r.n++
 }
 
 // Flush gives back what was gathered.
