@@ -30,6 +30,8 @@ Flags:
   -r, --rx-depth N      receives posted at a time (500)
   -n, --iters N         round trips (1000)
   -l, --sl SL           service level, 0 to 15 (0)
+  -e, --events          sleep until the device tells of a completion, instead of polling
+      --spin TIME       with --events: poll for so long before each sleep (0s)
   -c, --chk             check every byte that arrives, which counts into the time;
                         for a server, its client needs it too
   -o, --odp             memory that the device pages in on demand and does not lock
@@ -45,7 +47,6 @@ Exit status: 0; 1 if it failed; 2 for wrong usage; 130 after Ctrl-C.
 
 // unsupported are the flags of ibv_rc_pingpong that end the program at once.
 var unsupported = []struct{ short, name, why string }{
-	{"e", "events", "waiting for events is not in this version yet; without it pingpong polls"},
 	{"O", "iodp", "implicit on-demand paging is not in this version yet; use -o, or without both pingpong locks the memory"},
 	{"P", "prefetch", "it prefetches for on-demand paging, which is not in this version yet"},
 	{"t", "ts", "completion timestamps are not in this version yet; without it pingpong takes the time itself"},
@@ -75,6 +76,8 @@ type options struct {
 	rxDepth  uint32
 	iters    uint32
 	sl       uint8
+	events   bool
+	spin     time.Duration
 	check    bool
 	odp      bool
 	timeout  time.Duration // 0 for none
@@ -115,6 +118,8 @@ func parse(args []string) (options, error) {
 	flags.FuncP("rx-depth", "r", "", number(&o.rxDepth, 1, 1<<31-1))
 	flags.FuncP("iters", "n", "", number(&o.iters, 1, 1<<32-1))
 	flags.FuncP("sl", "l", "", number(&o.sl, 0, 15))
+	flags.BoolVarP(&o.events, "events", "e", false, "")
+	flags.DurationVar(&o.spin, "spin", 0, "")
 	flags.BoolVarP(&o.check, "chk", "c", false, "")
 	flags.BoolVarP(&o.odp, "odp", "o", false, "")
 	flags.DurationVar(&o.timeout, "timeout", o.timeout, "")
@@ -138,6 +143,10 @@ func parse(args []string) (options, error) {
 		err = errors.New("--port 0 is for a server: a client needs the port that the server listens on")
 	case flags.Changed("ib-dev") && o.device == "":
 		err = errors.New("--ib-dev needs the name of a device")
+	case flags.Changed("spin") && !o.events:
+		err = errors.New("--spin is for --events: without it pingpong polls and never sleeps")
+	case o.spin < 0:
+		err = fmt.Errorf("--spin %v is negative: use 0 to sleep at once", o.spin)
 	case o.timeout < 0:
 		err = fmt.Errorf("--timeout %v is negative: use 0 to wait for ever", o.timeout)
 	}

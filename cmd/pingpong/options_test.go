@@ -42,9 +42,14 @@ func TestParse(t *testing.T) {
 		"--gid-idx":  {[]string{"--gid-idx", "3"}, func(o *options) { o.gidIndex = &three }},
 		"chk":        {[]string{"-c"}, func(o *options) { o.check = true }},
 		"--chk":      {[]string{"--chk"}, func(o *options) { o.check = true }},
-		"odp":        {[]string{"-o"}, func(o *options) { o.odp = true }},
-		"--odp":      {[]string{"--odp"}, func(o *options) { o.odp = true }},
-		"timeout":    {[]string{"--timeout", "1m"}, func(o *options) { o.timeout = time.Minute }},
+		"events":     {[]string{"-e"}, func(o *options) { o.events = true }},
+		"--events":   {[]string{"--events"}, func(o *options) { o.events = true }},
+		"spin": {[]string{"--spin", "50us", "-e"}, func(o *options) {
+			o.events, o.spin = true, 50*time.Microsecond
+		}},
+		"odp":     {[]string{"-o"}, func(o *options) { o.odp = true }},
+		"--odp":   {[]string{"--odp"}, func(o *options) { o.odp = true }},
+		"timeout": {[]string{"--timeout", "1m"}, func(o *options) { o.timeout = time.Minute }},
 		"after the server, in one word": {[]string{"host", "-cn", "5"}, func(o *options) {
 			o.server, o.check, o.iters = "host", true, 5
 		}},
@@ -91,6 +96,9 @@ func TestParseRefuses(t *testing.T) {
 		{[]string{"-g", "256"}, "0 to 255"},
 		{[]string{"-g"}, "needs an argument"},
 		{[]string{"-d", ""}, "needs the name of a device"},
+		{[]string{"--spin", "50us"}, "--spin is for --events"},
+		{[]string{"--spin", "0"}, "--spin is for --events"},
+		{[]string{"--spin", "-1us", "-e"}, "negative"},
 		{[]string{"--timeout", "soon"}, "--timeout"},
 		{[]string{"--timeout", "-1s"}, "negative"},
 		{[]string{""}, "empty"},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -27,19 +28,28 @@ func TestPairs(t *testing.T) {
 	} {
 		for _, c := range []struct {
 			size, iters int
-			depths      [2]string // of client and server
+			waits       [2]wait   // of client and server
+			depths      [2]string // of both
 			more        []string
 		}{
-			{4096, rdmatest.Rounds(1000, 5000), [2]string{"500", "500"}, nil},
-			{4096, 1000, [2]string{"7", "3"}, []string{"-c"}},
-			{1, 30, [2]string{"1", "2"}, []string{"-c", "-m", "256", "-l", "1"}},
-			{1<<20 + 1, 3, [2]string{"3", "1"}, []string{"-m", "512", "--chk"}},
+			{4096, rdmatest.Rounds(1000, 5000), [2]wait{polling, polling}, [2]string{"500", "500"}, nil},
+			{4096, 1000, [2]wait{polling, polling}, [2]string{"7", "3"}, []string{"-c"}},
+			{1, 30, [2]wait{polling, polling}, [2]string{"1", "2"}, []string{"-c", "-m", "256", "-l", "1"}},
+			{1<<20 + 1, 3, [2]wait{polling, polling}, [2]string{"3", "1"}, []string{"-m", "512", "--chk"}},
+			{4096, rdmatest.Rounds(1000, 5000), [2]wait{events, events}, [2]string{"500", "500"}, nil},
+			{4096, 1000, [2]wait{events, events}, [2]string{"7", "3"}, []string{"-c"}},
+			{1<<20 + 1, 3, [2]wait{events, events}, [2]string{"3", "1"}, []string{"-m", "512", "--chk"}},
+			{4096, 500, [2]wait{events, polling}, [2]string{"500", "500"}, []string{"-c"}},
+			{4096, 500, [2]wait{polling, events}, [2]string{"500", "500"}, []string{"-c"}},
+			{4096, 500, [2]wait{spinning, spinning}, [2]string{"500", "500"}, []string{"-c"}},
+			{4096, 500, [2]wait{events, spinning}, [2]string{"500", "500"}, []string{"-c"}},
 		} {
-			name := fmt.Sprintf("%s to %s, %d of %d bytes %v", pair.client, pair.server, c.iters, c.size, c.more)
+			name := fmt.Sprintf("%s to %s, %s and %s, %d of %d bytes %v", pair.client, pair.server,
+				c.waits[0], c.waits[1], c.iters, c.size, c.more)
 			t.Run(name, func(t *testing.T) {
 				args := append([]string{"-s", strconv.Itoa(c.size), "-n", strconv.Itoa(c.iters)}, c.more...)
-				server, port := l.server(t, pair.server, append(args, "-r", c.depths[1])...)
-				client := l.client(t, pair.client, port, append(args, "-r", c.depths[0])...)
+				server, port := l.server(t, pair.server, c.waits[1].args(pair.server, args, "-r", c.depths[1])...)
+				client := l.client(t, pair.client, port, c.waits[0].args(pair.client, args, "-r", c.depths[0])...)
 				for _, p := range []*proc{client, server} {
 					assert.Zero(t, p.wait(patience))
 					checkResult(t, p.stdout.String(), c.size, c.iters)
@@ -49,6 +59,27 @@ func TestPairs(t *testing.T) {
 			})
 		}
 	}
+}
+
+// wait is how a side waits for completions.
+type wait string
+
+const (
+	polling  wait = "polling"
+	events   wait = "events"
+	spinning wait = "spinning" // for some time before each event; C waits for events
+)
+
+// args returns the arguments with those that have the program wait so.
+func (w wait) args(program string, args []string, more ...string) []string {
+	args = slices.Concat(args, more)
+	if w != polling {
+		args = append(args, "-e")
+	}
+	if w == spinning && program != cProgram {
+		args = append(args, "--spin", "100us")
+	}
+	return args
 }
 
 // checkResult looks at what a program prints that went well: the lines of C, its

@@ -81,10 +81,9 @@ func open(opts options) (s *session, err error) {
 	if err = s.makeMemory(pd); err != nil {
 		return s, err
 	}
-	if s.cq, err = cq.Create(s.dev, cq.InitAttr{Entries: int(s.rxDepth) + 1}); err != nil {
+	if err = s.makeCQ(); err != nil {
 		return s, err
 	}
-	s.opened(s.cq)
 	s.qp, err = pd.CreateQP(ibv.QPInitAttr{
 		Type: ibv.QPTypeRC,
 		Cap:  ibv.QPCap{MaxSendWR: 1, MaxRecvWR: s.rxDepth, MaxSendSGE: 1, MaxRecvSGE: 1},
@@ -176,6 +175,22 @@ func (s *session) makeMemory(pd *ibv.PD) (err error) {
 	s.in = s.region.Bytes()[:size]
 	s.out = s.region.Bytes()[whole-size:]
 	fill(s.out, s.check)
+	return nil
+}
+
+// makeCQ makes the completion queue, with --events on a channel that can be waited for.
+func (s *session) makeCQ() (err error) {
+	attr := cq.InitAttr{Entries: int(s.rxDepth) + 1, Spin: s.spin}
+	if s.events {
+		if attr.Channel, err = cq.NewChannel(s.dev); err != nil {
+			return err
+		}
+		s.opened(attr.Channel)
+	}
+	if s.cq, err = cq.Create(s.dev, attr); err != nil {
+		return err
+	}
+	s.opened(s.cq)
 	return nil
 }
 

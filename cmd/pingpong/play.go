@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/goverbs/cq"
@@ -13,39 +14,43 @@ import (
 
 // play makes the round trips: the client sends a message, the server sends one
 // back, and so on. Of each side one send and rxDepth receives are posted at most.
-// It allocates nothing once it runs.
 func (s *session) play(ctx context.Context) (result, error) {
-	g := &game{session: s, watch: watch{ctx: ctx, timeout: s.timeout}, posted: s.rxDepth, toRecv: true}
+	g := &game{session: s, posted: s.rxDepth, toRecv: true}
+	ctx, stop := watched(ctx, s.timeout, &g.moves)
+	defer stop()
 	used, start := cpuTime(), time.Now()
-	if err := g.run(); err != nil {
+	if err := g.run(ctx); err != nil {
 		return result{}, fmt.Errorf("after %d of %d round trips: %w", min(g.sent, g.received), s.iters, err)
 	}
 	elapsed, cpu := time.Since(start), cpuTime()-used
 	return result{
 		port: s.portName(), mtu: s.mtu, size: s.size, iters: s.iters, rxDepth: s.rxDepth,
-		inline: s.inline(), check: s.check, software: s.dev.Software(),
+		inline: s.inline(), events: s.events, spin: s.spin, check: s.check, software: s.dev.Software(),
 		elapsed: elapsed, cpu: cpu,
 	}, nil
 }
 
 type game struct {
 	*session
-	watch          watch
+	moves          atomic.Uint64 // polls or waits that found something
 	wcs            [2]cq.WC
 	sent, received uint32
 	posted         uint32 // receives
 	toSend, toRecv bool   // completions to wait for before the next send
 }
 
-func (g *game) run() error {
+func (g *game) run(ctx context.Context) error {
 	if g.isClient() {
 		if err := g.serve(); err != nil {
 			return err
 		}
 	}
 	for g.sent < g.iters || g.received < g.iters {
-		n, err := g.cq.Poll(g.wcs[:])
+		n, err := g.next(ctx)
 		if err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
 			return err
 		}
 		for i := range g.wcs[:n] {
@@ -53,11 +58,25 @@ func (g *game) run() error {
 				return err
 			}
 		}
-		if err := g.watch.look(n > 0); err != nil {
-			return err
-		}
 	}
 	return nil
+}
+
+// next polls or waits until there are completions.
+func (g *game) next(ctx context.Context) (n int, err error) {
+	if g.events {
+		n, err = g.cq.Wait(ctx, g.wcs[:])
+	} else {
+		for n == 0 && err == nil {
+			if n, err = g.cq.Poll(g.wcs[:]); n == 0 && err == nil {
+				err = ctx.Err()
+			}
+		}
+	}
+	if n > 0 {
+		g.moves.Add(1)
+	}
+	return n, err
 }
 
 // serve posts the send, and then waits for it and for what the peer sends back.
@@ -118,37 +137,44 @@ func withHint(err error) error {
 	return err
 }
 
-// watch ends a loop that polls, when its context does or when nothing moves any
-// more: of a dead peer a side that only waits for a message learns by this alone,
-// for ibv_rc_pingpong hangs up its TCP connection as soon as the exchange is over.
-type watch struct {
-	ctx     context.Context
-	timeout time.Duration // 0 for none
-	polls   uint
-	moved   bool
-	since   time.Time // the last look at which something had moved
+// looksPerTimeout is how often watched looks in the time that is allowed.
+const looksPerTimeout = 4
+
+// watched returns a context that ends with ctx, or when moves has not changed for the
+// timeout, unless that is 0: of a dead peer a side that only waits for a message learns
+// by this alone, for ibv_rc_pingpong hangs up its TCP connection as soon as the exchange
+// is over. So nobody who waits needs a clock of his own.
+func watched(ctx context.Context, timeout time.Duration, moves *atomic.Uint64) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		watch(ctx, timeout, moves, cancel)
+	}()
+	return ctx, func() {
+		cancel(nil)
+		<-ended
+	}
 }
 
-// pollsPerLook keeps the clock out of the time of a round trip.
-const pollsPerLook = 1024
-
-// look is to be called after each poll.
-func (w *watch) look(moved bool) error {
-	w.moved = w.moved || moved
-	if w.polls++; w.polls%pollsPerLook != 0 {
-		return nil
+func watch(ctx context.Context, timeout time.Duration, moves *atomic.Uint64, cancel context.CancelCauseFunc) {
+	if timeout <= 0 {
+		return
 	}
-	if w.ctx.Err() != nil {
-		return context.Cause(w.ctx)
+	ticker := time.NewTicker(max(timeout/looksPerTimeout, 1))
+	defer ticker.Stop()
+	seen := moves.Load()
+	for idle := 0; idle < looksPerTimeout; idle++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if n := moves.Load(); n != seen {
+			seen, idle = n, -1
+		}
 	}
-	now := time.Now()
-	if w.moved || w.since.IsZero() {
-		w.moved, w.since = false, now
-	}
-	if w.timeout > 0 && now.Sub(w.since) > w.timeout {
-		return fmt.Errorf("no progress for %v: the peer is gone, or has another --size or --iters (--timeout changes how long to wait)", w.timeout)
-	}
-	return nil
+	cancel(fmt.Errorf("no progress for %v: the peer is gone, or has another --size or --iters (--timeout changes how long to wait)", timeout))
 }
 
 // What ibv_rc_pingpong fills its message with: with -c the client puts a zero at

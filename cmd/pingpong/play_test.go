@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -64,36 +66,46 @@ func TestWipe(t *testing.T) {
 	}
 }
 
-// looks polls in vain or not, as often as it takes to look at the clock.
-func looks(w *watch, moved bool) error {
-	for range pollsPerLook - 1 {
-		if err := w.look(moved); err != nil {
-			return errors.New("it looked too early")
+func TestWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var moves atomic.Uint64
+		ctx, stop := watched(t.Context(), time.Second, &moves)
+		defer stop()
+		for range 10 {
+			time.Sleep(900 * time.Millisecond)
+			moves.Add(1)
 		}
-	}
-	return w.look(moved)
+		require.NoError(t, ctx.Err(), "something moves")
+		moved := time.Now()
+		<-ctx.Done()
+		assert.ErrorContains(t, context.Cause(ctx), "no progress for 1s")
+		assert.GreaterOrEqual(t, time.Since(moved), time.Second)
+		assert.LessOrEqual(t, time.Since(moved), 1250*time.Millisecond)
+	})
 }
 
-func TestWatch(t *testing.T) {
-	w := watch{ctx: context.Background(), timeout: time.Second}
-	require.NoError(t, looks(&w, false), "the time begins with the first look")
-	require.NoError(t, looks(&w, false))
-	w.since = w.since.Add(-2 * time.Second)
-	require.NoError(t, looks(&w, true), "something moved")
-	w.since = w.since.Add(-2 * time.Second)
-	assert.ErrorContains(t, looks(&w, false), "no progress for 1s")
-
-	w.timeout = 0
-	assert.NoError(t, looks(&w, false), "without a timeout it waits for ever")
+func TestWatchedWithoutTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var moves atomic.Uint64
+		ctx, stop := watched(t.Context(), 0, &moves)
+		time.Sleep(1000 * time.Hour)
+		assert.NoError(t, ctx.Err())
+		stop()
+		assert.ErrorIs(t, ctx.Err(), context.Canceled)
+	})
 }
 
-func TestWatchSeesTheContextEnd(t *testing.T) {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	w := watch{ctx: ctx, timeout: time.Hour}
-	require.NoError(t, looks(&w, true))
-	cause := errors.New("Ctrl-C")
-	cancel(cause)
-	assert.ErrorIs(t, looks(&w, true), cause, "also while all goes well")
+func TestWatchedEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		outer, cancel := context.WithCancelCause(t.Context())
+		var moves atomic.Uint64
+		ctx, stop := watched(outer, time.Hour, &moves)
+		defer stop()
+		cause := errors.New("Ctrl-C")
+		cancel(cause)
+		<-ctx.Done()
+		assert.ErrorIs(t, context.Cause(ctx), cause)
+	})
 }
 
 func TestHint(t *testing.T) {

@@ -20,6 +20,8 @@ type result struct {
 	iters    uint32
 	rxDepth  uint32
 	inline   bool
+	events   bool
+	spin     time.Duration
 	check    bool
 	software bool
 	elapsed  time.Duration // from the first post, or from the wait for it, to the last completion
@@ -38,14 +40,21 @@ func (r result) write(w io.Writer) error {
 	if r.software {
 		software = "software device: not a measure of RDMA hardware\n"
 	}
+	waiting := "busy polling"
+	if r.events {
+		waiting = "sleeping until an event"
+	}
+	if r.spin > 0 {
+		waiting = fmt.Sprintf("polling for %v, then %s", r.spin, waiting)
+	}
 	iters, bytes := float64(r.iters), uint64(r.size)*uint64(r.iters)*2
 	_, err := fmt.Fprintf(w, `measured: round trips of %d bytes each way over RC from %s, path MTU %v
-          one SEND at a time, signaled, %s; receive queue of %d; busy polling
+          one SEND at a time, signaled, %s; receive queue of %d; %s
           %.2f usec/iter of CPU time on this side%s
 %s%d bytes in %.2f seconds = %.2f Mbit/sec
 %d iters in %.2f seconds = %.2f usec/iter
 `,
-		r.size, r.port, r.mtu, inline, r.rxDepth, usec(r.cpu)/iters, check, software,
+		r.size, r.port, r.mtu, inline, r.rxDepth, waiting, usec(r.cpu)/iters, check, software,
 		bytes, r.elapsed.Seconds(), float64(bytes)*8/usec(r.elapsed),
 		r.iters, r.elapsed.Seconds(), usec(r.elapsed)/iters)
 	return err

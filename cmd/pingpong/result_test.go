@@ -37,6 +37,16 @@ software device: not a measure of RDMA hardware
 	assert.Contains(t, out.String(), "on this side, the checking of messages included\n8192000 bytes")
 
 	out.Reset()
+	r.events = true
+	require.NoError(t, r.write(&out))
+	assert.Contains(t, out.String(), "receive queue of 500; sleeping until an event\n")
+
+	out.Reset()
+	r.spin = 50 * time.Microsecond
+	require.NoError(t, r.write(&out))
+	assert.Contains(t, out.String(), "receive queue of 500; polling for 50µs, then sleeping until an event\n")
+
+	out.Reset()
 	r.size, r.iters = 1<<31, math.MaxUint32
 	require.NoError(t, r.write(&out))
 	assert.Contains(t, out.String(), "\n18446744069414584320 bytes in ")
