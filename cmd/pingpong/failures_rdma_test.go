@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -51,7 +52,7 @@ func TestRefused(t *testing.T) {
 		"port taken":         {[]string{"-p", fakeServer(t, "")}, "address already in use"},
 		"no server":          {[]string{"-p", freePort(t), l.addr}, "no server at .*: connection refused"},
 		"no such host":       {[]string{"nowhere.invalid"}, "no server at nowhere.invalid:18515: "},
-		"not supported here": {[]string{"-e"}, "^pingpong: -e: "},
+		"not supported here": {[]string{"-t"}, "^pingpong: -t: "},
 		"no ODP":             {[]string{"-o"}, "^pingpong: -o: .* has no on-demand paging"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -84,24 +85,31 @@ func TestPeerDies(t *testing.T) {
 		peer     string
 		isServer bool
 		signal   os.Signal
+		waits    wait // both sides
 		text     string
 	}{
-		{cProgram, true, syscall.SIGKILL, killed},
-		{"pingpong", false, syscall.SIGKILL, killed},
-		{"pingpong", true, syscall.SIGSTOP, "no progress for 3s"},
-		{cProgram, false, syscall.SIGSTOP, "no progress for 3s"},
+		{cProgram, true, syscall.SIGKILL, polling, killed},
+		{"pingpong", false, syscall.SIGKILL, polling, killed},
+		{"pingpong", true, syscall.SIGSTOP, polling, "no progress for 3s"},
+		{cProgram, false, syscall.SIGSTOP, polling, "no progress for 3s"},
+		{"pingpong", true, syscall.SIGKILL, events, killed},
+		{cProgram, false, syscall.SIGKILL, events, killed},
+		{cProgram, true, syscall.SIGSTOP, events, "no progress for 3s"},
+		{"pingpong", false, syscall.SIGSTOP, spinning, "no progress for 3s"},
 	} {
-		name := c.peer + " client " + c.signal.String()
+		side := "client"
 		if c.isServer {
-			name = c.peer + " server " + c.signal.String()
+			side = "server"
 		}
+		name := fmt.Sprintf("%s %s %v, %s", c.peer, side, c.signal, c.waits)
 		t.Run(name, func(t *testing.T) {
 			programs := [2]string{"pingpong", c.peer} // server and client
 			if c.isServer {
 				programs = [2]string{c.peer, "pingpong"}
 			}
-			server, port := l.server(t, programs[0], "-n", forEver)
-			client := l.client(t, programs[1], port, "-n", forEver)
+			args := []string{"-n", forEver}
+			server, port := l.server(t, programs[0], c.waits.args(programs[0], args)...)
+			client := l.client(t, programs[1], port, c.waits.args(programs[1], args)...)
 			l.underway(t)
 			dies, survives := client, server
 			if c.isServer {
@@ -194,10 +202,21 @@ func TestCtrlC(t *testing.T) {
 		client.printed("local address")
 		interrupted(t, client, "^pingpong: interrupt")
 	})
-	t.Run("in the middle", func(t *testing.T) {
-		_, port := l.server(t, "pingpong", "-n", forEver)
-		client := l.client(t, "pingpong", port, "-n", forEver)
+	for _, w := range []wait{polling, events, spinning} {
+		t.Run("in the middle, "+string(w), func(t *testing.T) {
+			args := w.args("pingpong", []string{"-n", forEver})
+			_, port := l.server(t, "pingpong", args...)
+			client := l.client(t, "pingpong", port, args...)
+			l.underway(t)
+			interrupted(t, client, `^pingpong: after [1-9]\d* of `+forEver+` round trips: interrupt`)
+		})
+	}
+	t.Run("asleep", func(t *testing.T) {
+		args := []string{"-e", "-n", forEver, "--timeout", "0"}
+		server, port := l.server(t, "pingpong", args...)
+		client := l.client(t, "pingpong", port, args...)
 		l.underway(t)
+		require.NoError(t, server.cmd.Process.Signal(syscall.SIGSTOP))
 		interrupted(t, client, `^pingpong: after [1-9]\d* of `+forEver+` round trips: interrupt`)
 	})
 }
