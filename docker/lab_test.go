@@ -177,6 +177,24 @@ $`, out)
 	}
 }
 
+// TestInstructionClock has the same work take the same time, however busy the machine is.
+func TestInstructionClock(t *testing.T) {
+	t.Parallel()
+	out, errs, status := newLab(t, "RXE_ICOUNT=1").run("bash", "-c", `
+		work() { local begin=$(date +%s%N) i; for ((i = 0; i < 20000; i++)); do :; done; echo $(($(date +%s%N) - begin)); }
+		work >/dev/null
+		echo "$RXE_VIA $(nproc) $(work) $(work)"`)
+	require.Zero(t, status, errs)
+	var via string
+	var cpus int
+	var first, second float64
+	_, err := fmt.Sscan(out, &via, &cpus, &first, &second)
+	require.NoError(t, err, out)
+	assert.Equal(t, "tcg", via)
+	assert.Equal(t, 1, cpus)
+	assert.InEpsilon(t, first, second, 0.05)
+}
+
 func TestStatus(t *testing.T) {
 	for _, c := range []struct {
 		args   []string
