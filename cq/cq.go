@@ -74,7 +74,6 @@ func Create(ctx *ibv.Context, init InitAttr) (*CQ, error) {
 		q.Discard()
 		return nil, &ibv.OpError{Op: op, Object: c.Name, Err: err}
 	}
-	q.Ready(core.Label(cverbs.CQHandle(q.H), c))
 	handle := &CQ{q}
 	dropped := weak.Make(handle)
 	q.Handle = func() any {
@@ -83,6 +82,8 @@ func Create(ctx *ibv.Context, init InitAttr) (*CQ, error) {
 		}
 		return nil
 	}
+	c.Put(q.Addr, q)
+	q.Ready(core.Label(cverbs.CQHandle(q.H), c))
 	life.Guard(handle, &q.Node)
 	return handle, nil
 }
@@ -154,6 +155,9 @@ func (q *CQ) Poll(wcs []WC) (n int, err error) {
 		}
 	}
 	s.Mu.Unlock()
+	if err != nil {
+		s.Spread()
+	}
 	runtime.KeepAlive(q)
 	return n, err
 }
@@ -168,8 +172,10 @@ func poll(s *core.CQ, wcs []WC) (n int, err error) {
 		}
 		if got < want {
 			if got < 0 {
-				err = &ibv.OpError{Op: "ibv_poll_cq", Object: s.String(), Err: syscall.EIO,
-					Reason: "the completion queue failed, for example by an overrun; close its QPs and then it"}
+				s.SetFailed()
+			}
+			if s.Failed != nil {
+				err = &ibv.OpError{Op: "ibv_poll_cq", Object: s.String(), Err: s.Failed}
 			}
 			break
 		}
