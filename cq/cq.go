@@ -132,9 +132,11 @@ func (q *CQ) String() string { return q.s.String() }
 //
 // A completion gives back the memory of its work request, and on a send queue that
 // of all earlier ones of the same queue. An error means that the completion queue
-// itself is unusable, most often by an overrun: close its queue pairs and then it.
-// The completions returned with it hold. Not every device tells of an overrun here:
-// rdma_rxe drops the completions that do not fit, and a poll finds an empty queue.
+// itself is unusable, and stays so: it failed, most often by an overrun, and the error
+// matches syscall.EIO; or the device did, which is ibv.ErrDeviceFatal. The queue pairs that
+// report to it are moved to ERR: close them and then it. The completions returned with the
+// error hold, and come first. A device may tell of an overrun by an event only, as rdma_rxe
+// does: polls in the moment before find an empty queue.
 //
 // Poll allocates nothing.
 //

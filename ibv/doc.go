@@ -147,6 +147,31 @@
 //
 // Persistence: no operation of this package makes data durable.
 //
+// # Events
+//
+// The library reads the asynchronous events of every open device, and acknowledges them at
+// once: no Close waits for an event that nobody has read. What no program can do without it
+// does by itself. A completion queue that has failed fails its polls and moves its queue
+// pairs to ERR; after a failure of the device everything but Close fails with
+// ErrDeviceFatal. Context.Listen tells a program the events too:
+//
+//	l, err := ctx.Listen()
+//	for {
+//		e, err := l.Next(context.Background())
+//		if err != nil {
+//			return err // ErrClosed: l or the device was closed
+//		}
+//		switch e := e.(type) {
+//		case ibv.PortEvent:
+//			log.Printf("%v", e) // "PORT_ERR of port 1"
+//		case ibv.QPEvent:
+//			reconnect(e.QP)
+//		}
+//	}
+//
+// Do not wait for an event to learn that a queue pair has failed: not every device raises
+// one. Its completions and QP.State tell.
+//
 // # Errors
 //
 // The error of a call that stands for a verb is an *OpError: it names the C function,

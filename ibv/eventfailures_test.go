@@ -187,6 +187,26 @@ func TestCQErrDuringADrain(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
+// A Drain whose own poll fails has the queue pair moved to ERR by itself: nobody waits for
+// another, or for itself.
+func TestPollThatFailsInADrain(t *testing.T) {
+	captureReports(t)
+	b := fakedevtest.New(t, fakedev.Config{})
+	qp := b.NewQP(t)
+	second := b.NewQP(t, func(_ *ibv.QPInitAttr, q *ibv.QPQueues) { q.Send = qp.Send })
+	qp.Post(t, fakedevtest.Sends(b.Region, 1, 1)...)
+	b.Fail("ibv_poll_cq", 0, 1)
+	drained := make(chan error, 1)
+	go func() { drained <- qp.Drain(context.Background()) }()
+	select {
+	case err := <-drained:
+		require.ErrorIs(t, err, syscall.EIO)
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "Drain waits on")
+	}
+	assert.Equal(t, int(ibv.QPStateErr), b.QP(second.Num()).State)
+}
+
 // everythingFails says that what is done with objects of a dead device fails and tells why.
 func (a *all) everythingFails(t *testing.T) {
 	t.Helper()
@@ -372,7 +392,7 @@ func TestDeviceFatalWhileObjectsAreMade(t *testing.T) {
 		}
 		raise(b, ibv.EventDeviceFatal, 0)
 		all.Wait()
-		assert.ErrorIs(t, q.Core().Failure(), ibv.ErrDeviceFatal)
+		require.Eventually(t, func() bool { return errors.Is(q.Core().Failure(), ibv.ErrDeviceFatal) }, 10*time.Second, 10*time.Microsecond)
 		require.NoError(t, b.Ctx.CloseAll())
 	}
 }

@@ -86,11 +86,22 @@ type DeviceEvent struct {
 	Type EventType
 }
 
-func (e PortEvent) EventType() EventType   { return e.Type }
-func (e QPEvent) EventType() EventType     { return e.Type }
-func (e CQEvent) EventType() EventType     { return e.Type }
-func (e SRQEvent) EventType() EventType    { return e.Type }
-func (e WQEvent) EventType() EventType     { return e.Type }
+// EventType returns e.Type.
+func (e PortEvent) EventType() EventType { return e.Type }
+
+// EventType returns e.Type.
+func (e QPEvent) EventType() EventType { return e.Type }
+
+// EventType returns e.Type.
+func (e CQEvent) EventType() EventType { return e.Type }
+
+// EventType returns e.Type.
+func (e SRQEvent) EventType() EventType { return e.Type }
+
+// EventType returns e.Type.
+func (e WQEvent) EventType() EventType { return e.Type }
+
+// EventType returns e.Type.
 func (e DeviceEvent) EventType() EventType { return e.Type }
 
 func (e PortEvent) String() string   { return fmt.Sprintf("%v of port %d", e.Type, e.Port) }

@@ -18,6 +18,8 @@ import (
 // them the completions that are queued; their memory is free to use when Modify
 // has returned. Of a shared receive queue it may take receives with it, as Close does.
 //
+// A QP whose completion queue has failed goes to RESET or ERR only.
+//
 // Implements: ibv_modify_qp
 func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	defer runtime.KeepAlive(qp)
@@ -63,8 +65,10 @@ func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 		return fail(err, q.whyNotModified(&attr, mask, err))
 	}
 	if reset {
-		q.pd.Ctx.NoteEvents() // or one from before would be taken for one of the next drain
-		q.lastReached.Store(false)
+		if q.srq != nil {
+			q.pd.Ctx.NoteEvents() // or one from before would be taken for one of the next drain
+			q.lastReached.Store(false)
+		}
 		unlock := core.LockCQs(q.sendCQ, q.recvCQ)
 		q.queue.Reset()
 		q.dropShared()

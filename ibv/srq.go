@@ -134,7 +134,8 @@ func (srq *SRQ) PostRecv(wrs []RecvWR) (accepted int, err error) {
 }
 
 // Modify changes the attributes that mask names: SRQMaxWR resizes the queue, on devices
-// that can, and SRQLimit arms the event that too few receives are left.
+// that can, and SRQLimit arms the event EventSRQLimitReached, which the device raises once
+// when fewer receives than that are left.
 //
 // Implements: ibv_modify_srq
 func (srq *SRQ) Modify(attr SRQAttr, mask SRQAttrMask) error {

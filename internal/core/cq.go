@@ -137,9 +137,8 @@ func (q *CQ) Settle(wc *cverbs.WC, to *Completion) bool {
 }
 
 // Harvest moves the completions that the device has to Spill, but for those that
-// drop (which may be nil) takes, and reports whether the queue is sound. The caller holds
-// Mu.
-func (q *CQ) Harvest(drop func(*Completion) bool) (ok bool) {
+// drop (which may be nil) takes. The caller holds Mu.
+func (q *CQ) Harvest(drop func(*Completion) bool) {
 	defer q.Settler.Flush()
 	for {
 		got := cverbs.PollCQ(q.Addr, q.Scratch, PollBatch)
@@ -153,7 +152,7 @@ func (q *CQ) Harvest(drop func(*Completion) bool) (ok bool) {
 			q.SetFailed()
 		}
 		if got < PollBatch {
-			return q.Failed == nil
+			return
 		}
 	}
 }

@@ -234,7 +234,7 @@ func (c *Context) fail(how string) {
 	if !c.events.failed.CompareAndSwap(nil, f) {
 		return
 	}
-	c.Fail(f)
+	c.FailAll(f)
 	for _, q := range c.events.objects.Range {
 		q.(Queue).Fail(f)
 	}

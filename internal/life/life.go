@@ -33,7 +33,7 @@ var ErrClosed error = closedError{}
 type closedError struct{}
 
 func (closedError) Error() string        { return "already closed" }
-func (closedError) Is(target error) bool { return target == os.ErrClosed } //nolint:errorlint // this is what errors.Is asks
+func (closedError) Is(target error) bool { return target == os.ErrClosed }
 
 // BusyError says which open children keep an object from being closed.
 // It matches syscall.EBUSY.
@@ -85,7 +85,7 @@ type Node struct {
 	endings    int // calls of CloseAll that have come to n: it takes no children and calls
 	quiet      func()
 	stack      []uintptr
-	failure    error       // of Fail, or nil
+	failure    error       // of FailAll, or nil
 	dropped    atomic.Bool // set under the lock
 	may        func() Verdict
 	fate       fate
@@ -93,7 +93,7 @@ type Node struct {
 
 // Init enters n into the graph below its parents; destroy is what Close will run.
 // It fails with an error that matches ErrClosed, naming the parent, if one of them is
-// closed or CloseAll has come to it, and with what Fail was given. Then comes Ready, or
+// closed or CloseAll has come to it, and with what FailAll was given. Then comes Ready, or
 // Discard if the object could not be made; a Close from elsewhere waits for either.
 func (n *Node) Init(kind string, destroy func() error, parents ...*Node) error {
 	mu.Lock()
@@ -215,7 +215,7 @@ func (n *Node) Discard() {
 }
 
 // Use guards a call into C: the object cannot be destroyed before Done. It fails with
-// ErrClosed if the object is closed, or CloseAll has come to it, and with what Fail was
+// ErrClosed if the object is closed, or CloseAll has come to it, and with what FailAll was
 // given.
 func (n *Node) Use() error {
 	mu.Lock()
@@ -230,9 +230,9 @@ func (n *Node) Use() error {
 	return nil
 }
 
-// Fail has Use of n and of everything below it fail with err from now on, and Init of
+// FailAll has Use of n and of everything below it fail with err from now on, and Init of
 // what would be below them. They are closed as ever. The first failure of a node stays.
-func (n *Node) Fail(err error) {
+func (n *Node) FailAll(err error) {
 	mu.Lock()
 	defer mu.Unlock()
 	n.fail(err)

@@ -326,7 +326,7 @@ func TestCloseAllWaitsForTheReapersQuestion(t *testing.T) {
 }
 
 // Below a node that failed nothing is used or made any more, and all of it can be closed.
-func TestFail(t *testing.T) {
+func TestFailAll(t *testing.T) {
 	ctx, other := node(t, "context", "rxe0"), node(t, "context", "rxe1")
 	pd, buf := node(t, "PD", "1", ctx), node(t, "buffer", "2")
 	region := node(t, "MR", "3", pd, buf)
@@ -334,8 +334,8 @@ func TestFail(t *testing.T) {
 	require.NoError(t, half.Init("QP", destroyed, pd))
 	require.NoError(t, pd.Use())
 	cause := errors.New("the device died")
-	ctx.Fail(cause)
-	ctx.Fail(errors.New("once more"))
+	ctx.FailAll(cause)
+	ctx.FailAll(errors.New("once more"))
 	half.Ready("4")
 	pd.Done()
 	for _, n := range []*Node{ctx, pd, region, &half} {
