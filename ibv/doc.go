@@ -83,7 +83,8 @@
 //
 //   - A queue pair is closed when its sends have completed, and its receives too unless
 //     its receive queue's CQ was dropped as well. Completions that nobody can poll any
-//     more the library polls. Unsignaled sends that nothing signaled follows keep it.
+//     more the library polls. Unsignaled sends that nothing signaled follows keep it. After
+//     a failure of its completion queue or of the device it is closed at once.
 //   - An address handle, an unbound window and a region without remote rights are closed
 //     when the last work request that uses them has completed.
 //   - A region with remote rights, and a bound window, are kept: a peer may be using them.
