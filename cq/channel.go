@@ -78,7 +78,8 @@ func (ch *Channel) String() string { return ch.s.String() }
 
 // GetEvent waits for an event and returns the completion queue that has something to
 // poll, or had: it may be empty by now. Each event is returned once; those of completion
-// queues that a Wait waits for go there. Where ctx ends first GetEvent fails with its
+// queues that a Wait waits for go there. One that fails is returned once more, for a poll
+// to tell the failure. Where ctx ends first GetEvent fails with its
 // cause, which after a deadline matches os.ErrDeadlineExceeded; when the channel is
 // closed with an error that matches ibv.ErrClosed and os.ErrClosed.
 //
@@ -144,6 +145,8 @@ func reqNotify(s *core.CQ, solicitedOnly bool) error {
 	switch {
 	case s.Closed:
 		return fail(ibv.ErrClosed, "")
+	case s.Failed != nil:
+		return fail(s.Failed, "")
 	case s.Channel == nil:
 		return fail(syscall.EINVAL, "it was created without InitAttr.Channel, so that nothing could tell")
 	}
@@ -166,8 +169,8 @@ func reqNotify(s *core.CQ, solicitedOnly bool) error {
 // has it poll for some time before.
 //
 // Where ctx ends first it fails with the cause, which after a deadline matches
-// os.ErrDeadlineExceeded; when the completion queue is closed with ibv.ErrClosed. What
-// it waited for is not lost by that, and what was posted still owns its memory.
+// os.ErrDeadlineExceeded; when the completion queue is closed with ibv.ErrClosed; when it
+// fails as Poll does. What it waited for is not lost by that, and what was posted still owns its memory.
 //
 // Implements: ibv_req_notify_cq, ibv_get_cq_event, ibv_ack_cq_events
 func (q *CQ) Wait(ctx context.Context, wcs []WC) (n int, err error) {
@@ -236,7 +239,7 @@ func arm(s *core.CQ, as int32) error {
 func mayWait(s *core.CQ) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	if s.Closed || s.Armed.Load() == core.NotArmed {
+	if s.Closed || s.Failed != nil || s.Armed.Load() == core.NotArmed {
 		return fdwait.ErrWoken // to poll says why, or to arm
 	}
 	return nil
@@ -258,8 +261,11 @@ func (q *CQ) Resize(entries int) error {
 	}
 	s.Mu.Lock() // providers exchange the memory that a poll reads
 	defer s.Mu.Unlock()
-	if s.Closed {
+	switch {
+	case s.Closed:
 		return fail(ibv.ErrClosed, "")
+	case s.Failed != nil:
+		return fail(s.Failed, "")
 	}
 	granted, err := cverbs.ResizeCQ(s.H, entries)
 	if err != nil {

@@ -74,7 +74,6 @@ func Create(ctx *ibv.Context, init InitAttr) (*CQ, error) {
 		q.Discard()
 		return nil, &ibv.OpError{Op: op, Object: c.Name, Err: err}
 	}
-	q.Ready(core.Label(cverbs.CQHandle(q.H), c))
 	handle := &CQ{q}
 	dropped := weak.Make(handle)
 	q.Handle = func() any {
@@ -83,6 +82,8 @@ func Create(ctx *ibv.Context, init InitAttr) (*CQ, error) {
 		}
 		return nil
 	}
+	c.Put(q.Addr, q)
+	q.Ready(core.Label(cverbs.CQHandle(q.H), c))
 	life.Guard(handle, &q.Node)
 	return handle, nil
 }
@@ -131,9 +132,11 @@ func (q *CQ) String() string { return q.s.String() }
 //
 // A completion gives back the memory of its work request, and on a send queue that
 // of all earlier ones of the same queue. An error means that the completion queue
-// itself is unusable, most often by an overrun: close its queue pairs and then it.
-// The completions returned with it hold. Not every device tells of an overrun here:
-// rdma_rxe drops the completions that do not fit, and a poll finds an empty queue.
+// itself is unusable, and stays so: it failed, most often by an overrun, and the error
+// matches syscall.EIO; or the device did, which is ibv.ErrDeviceFatal. The queue pairs that
+// report to it are moved to ERR: close them and then it. The completions returned with the
+// error hold, and come first. A device may tell of an overrun by an event only, as rdma_rxe
+// does: polls in the moment before find an empty queue.
 //
 // Poll allocates nothing.
 //
@@ -154,6 +157,9 @@ func (q *CQ) Poll(wcs []WC) (n int, err error) {
 		}
 	}
 	s.Mu.Unlock()
+	if err != nil {
+		s.Spread()
+	}
 	runtime.KeepAlive(q)
 	return n, err
 }
@@ -168,8 +174,10 @@ func poll(s *core.CQ, wcs []WC) (n int, err error) {
 		}
 		if got < want {
 			if got < 0 {
-				err = &ibv.OpError{Op: "ibv_poll_cq", Object: s.String(), Err: syscall.EIO,
-					Reason: "the completion queue failed, for example by an overrun; close its QPs and then it"}
+				s.SetFailed()
+			}
+			if s.Failed != nil {
+				err = &ibv.OpError{Op: "ibv_poll_cq", Object: s.String(), Err: s.Failed}
 			}
 			break
 		}

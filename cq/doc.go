@@ -54,7 +54,8 @@
 // sends and receives alike. It must hold what can complete between two polls: signaled
 // sends, receives, and, when a queue pair fails, unsignaled sends too, which are flushed
 // one by one. What does not fit is lost; the memory of those work requests is in use until
-// a later completion of the same queue, or until their queue pair is closed or reset.
+// a later completion of the same queue, or until their queue pair is closed or reset. An
+// overrun is the end of the completion queue: see CQ.Poll.
 //
 // It is closed after its queue pairs. Completions of a queue pair that was closed or
 // reset are never reported, also if they were in the queue.

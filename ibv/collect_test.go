@@ -38,11 +38,14 @@ func (r *reports) Write(b []byte) (int, error) {
 }
 
 // of returns the reports of a kind of object.
-func (r *reports) of(kind string) (found []string) {
+func (r *reports) of(kind string) []string { return r.with(`object="` + kind + " ") }
+
+// with returns the reports that have a text.
+func (r *reports) with(text string) (found []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range r.lines {
-		if strings.Contains(l, `object="`+kind+" ") {
+		if strings.Contains(l, text) {
 			found = append(found, l)
 		}
 	}

@@ -74,17 +74,24 @@ func Open(name string) (*Context, error) {
 		return nil, err
 	}
 	ctx := &core.Context{Name: d.Name, IWARP: d.Transport == TransportIWARP, Software: d.Software}
-	if err := ctx.Init("device", func() error { return cverbs.CloseDevice(ctx.H) }); err != nil {
+	closing := func() error { return ctx.StopEvents(func() error { return cverbs.CloseDevice(ctx.H) }) }
+	if err := ctx.Init("device", closing); err != nil {
 		return nil, err
 	}
 	if ctx.H, err = cverbs.OpenDevice(d.Name); err != nil {
 		ctx.Discard()
 		return nil, openError(d.Name, err)
 	}
-	if ctx.Attr, err = cverbs.QueryDevice(ctx.H); err != nil {
-		_ = cverbs.CloseDevice(ctx.H) // the query's error is the one to tell
+	fail := func(op string, err error) (*Context, error) {
+		_ = cverbs.CloseDevice(ctx.H) // the first error is the one to tell
 		ctx.Discard()
-		return nil, &OpError{Op: "ibv_query_device_ex", Object: d.Name, Err: err}
+		return nil, &OpError{Op: op, Object: d.Name, Err: err}
+	}
+	if ctx.Attr, err = cverbs.QueryDevice(ctx.H); err != nil {
+		return fail("ibv_query_device_ex", err)
+	}
+	if err := ctx.StartEvents(); err != nil {
+		return fail("waiting for asynchronous events", err)
 	}
 	ctx.Ready(d.Name)
 	handle := &Context{ctx}

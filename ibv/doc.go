@@ -83,7 +83,8 @@
 //
 //   - A queue pair is closed when its sends have completed, and its receives too unless
 //     its receive queue's CQ was dropped as well. Completions that nobody can poll any
-//     more the library polls. Unsignaled sends that nothing signaled follows keep it.
+//     more the library polls. Unsignaled sends that nothing signaled follows keep it. After
+//     a failure of its completion queue or of the device it is closed at once.
 //   - An address handle, an unbound window and a region without remote rights are closed
 //     when the last work request that uses them has completed.
 //   - A region with remote rights, and a bound window, are kept: a peer may be using them.
@@ -146,6 +147,31 @@
 // that the queue pair wrote before is there. The bytes of one WRITE come in any order.
 //
 // Persistence: no operation of this package makes data durable.
+//
+// # Events
+//
+// The library reads the asynchronous events of every open device, and acknowledges them at
+// once: no Close waits for an event that nobody has read. What no program can do without it
+// does by itself. A completion queue that has failed fails its polls and moves its queue
+// pairs to ERR; after a failure of the device everything but Close fails with
+// ErrDeviceFatal. Context.Listen tells a program the events too:
+//
+//	l, err := ctx.Listen()
+//	for {
+//		e, err := l.Next(context.Background())
+//		if err != nil {
+//			return err // ErrClosed: l or the device was closed
+//		}
+//		switch e := e.(type) {
+//		case ibv.PortEvent:
+//			log.Printf("%v", e) // "PORT_ERR of port 1"
+//		case ibv.QPEvent:
+//			reconnect(e.QP)
+//		}
+//	}
+//
+// Do not wait for an event to learn that a queue pair has failed: not every device raises
+// one. Its completions and QP.State tell.
 //
 // # Errors
 //

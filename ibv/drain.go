@@ -41,7 +41,7 @@ func (qp *QP) Drain(ctx context.Context) error {
 	}
 	defer q.Done()
 	q.modify.Lock()
-	defer q.modify.Unlock()
+	defer q.unlockModify()
 
 	if QPState(q.state.Load()) == QPStateReset {
 		return nil // there is nothing, and no way from there to ERR
@@ -53,10 +53,10 @@ func (qp *QP) Drain(ctx context.Context) error {
 	}
 	for pause := 20 * time.Microsecond; ; pause = min(2*pause, time.Millisecond) {
 		q.mark()
-		lastReached := q.srq == nil || q.pd.Ctx.LastWQEReached(q.addr)
+		lastReached := q.srq == nil || q.lastReached.Load()
 		for _, c := range q.cqs() {
-			if !harvest(c) {
-				return fail(syscall.EIO, fmt.Sprintf("%v failed, for example by an overrun; close its QPs and then it", &c.Node))
+			if err := harvest(c); err != nil {
+				return fail(err, "")
 			}
 		}
 		sends, recvs := q.queue.Send.InFlight(), q.queue.Recv.InFlight()
@@ -79,13 +79,20 @@ func (q *qpState) toErr() error {
 	unexplain := q.queue.Explain()
 	// Also from ERR: on rdma_rxe a receive that was posted in ERR is flushed by the next
 	// move to it only.
-	err := cverbs.ModifyQP(q.h, &cverbs.QPAttr{State: int32(QPStateErr)}, uint32(AttrState))
+	err := q.enterErr()
 	if err != nil {
 		unexplain()
-		return err
 	}
-	q.setState(QPStateErr)
-	return nil
+	return err
+}
+
+// enterErr is toErr for a reason of its own, which does not explain the flushes.
+func (q *qpState) enterErr() error {
+	err := cverbs.ModifyQP(q.h, &cverbs.QPAttr{State: int32(QPStateErr)}, uint32(AttrState))
+	if err == nil {
+		q.setState(QPStateErr)
+	}
+	return err
 }
 
 var errEnded = &OpError{Kind: ErrClosed, Err: syscall.EINVAL,
@@ -100,7 +107,7 @@ const patienceAtEnd = time.Second
 // cannot be as long as binds and invalidations of it are in flight.
 func (q *qpState) endBinds() {
 	q.modify.Lock() // which a Drain gives up
-	defer q.modify.Unlock()
+	defer q.unlockModify()
 	q.setRefuses(errEnded)
 	if !q.hasBound || q.queue.Send.InFlight() == 0 || q.toErr() != nil {
 		return
@@ -108,7 +115,7 @@ func (q *qpState) endBinds() {
 	deadline := time.Now().Add(patienceAtEnd)
 	for q.queue.Send.InFlight() > 0 && time.Now().Before(deadline) {
 		q.mark()
-		if !harvest(q.sendCQ) {
+		if harvest(q.sendCQ) != nil {
 			return
 		}
 		time.Sleep(20 * time.Microsecond)
@@ -149,8 +156,15 @@ func (q *qpState) cqs() []*core.CQ {
 	return []*core.CQ{q.sendCQ, q.recvCQ}
 }
 
-func harvest(c *core.CQ) (ok bool) {
+// harvest returns why the completion queue is of no use, or nil.
+func harvest(c *core.CQ) error {
 	c.Mu.Lock()
-	defer c.Mu.Unlock()
-	return c.Harvest(nil)
+	c.Harvest(nil)
+	err := c.Failed
+	c.Mu.Unlock()
+	if err == nil {
+		return nil
+	}
+	c.Spread()
+	return fmt.Errorf("%v: %w", &c.Node, err)
 }

@@ -11,7 +11,7 @@ import (
 // text behind a constant is what its String method prints; a value that has no
 // constant prints as a number, such as QPState(17).
 
-//go:generate go run golang.org/x/tools/cmd/stringer@v0.52.0 -linecomment -output enums_string.go -type NodeType,TransportType,PortState,PortPhysState,LinkLayer,MTU,AtomicCap,QPType,QPState,MigState,GIDType,Opcode,MWType
+//go:generate go run golang.org/x/tools/cmd/stringer@v0.52.0 -linecomment -output enums_string.go -type NodeType,TransportType,PortState,PortPhysState,LinkLayer,MTU,AtomicCap,QPType,QPState,MigState,GIDType,Opcode,MWType,EventType
 
 // NodeType says what kind of device this is.
 //

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/goverbs/goverbs/internal/core"
 	"github.com/goverbs/goverbs/internal/cverbs"
 	"github.com/goverbs/goverbs/internal/life"
 )
@@ -12,7 +13,7 @@ import (
 // Errors that a program may want to branch on, for use with errors.Is. An
 // *OpError matches both its sentinel and the errno that C returned.
 var (
-	// ErrClosed says that the object was closed before the call.
+	// ErrClosed says that the object was closed before the call. It matches os.ErrClosed.
 	ErrClosed = life.ErrClosed
 	// ErrBusy says that an object cannot be closed yet; errno EBUSY.
 	ErrBusy = errors.New("in use")
@@ -30,6 +31,9 @@ var (
 	// ErrMemlock says that memory could not be registered because the process may
 	// not lock so much; errno ENOMEM, or EPERM where it may lock none.
 	ErrMemlock = errors.New("memory lock limit too small")
+	// ErrDeviceFatal says that the device has failed for good, or was removed; errno EIO.
+	// All that can be done with what was made from it is to close it.
+	ErrDeviceFatal = core.ErrDeviceFatal
 	// ErrUnsupportedBuild says that the program was built without cgo or for a
 	// system that has no verbs.
 	ErrUnsupportedBuild = cverbs.ErrNoCgo

@@ -16,8 +16,6 @@ import (
 	"github.com/goverbs/goverbs/internal/rdmatest"
 )
 
-const eventLastWQEReached = 16 // IBV_EVENT_QP_LAST_WQE_REACHED
-
 // A queue pair of a shared receive queue is drained when the device says so, and what it
 // said before the last RESET does not count, read or not.
 func TestDrainWaitsForLastWQEReached(t *testing.T) {
@@ -33,15 +31,36 @@ func TestDrainWaitsForLastWQEReached(t *testing.T) {
 		assert.ErrorContains(t, err, "the device has not said that it is done")
 	}
 	waits()
-	b.Raise(eventLastWQEReached, qp.Num())
+	raise(b, ibv.EventQPLastWQEReached, qp.Num())
 	require.NoError(t, qp.Drain(t.Context()))
 	require.NoError(t, qp.Drain(t.Context()), "it stays so")
 
-	qp.Reset(t)
-	qp.Ready(t)
-	waits()
-	b.Raise(eventLastWQEReached, qp.Num()) // for this drain, which was given up
-	qp.Reset(t)
-	qp.Ready(t)
-	waits()
+	l, events := listen(t, b.Ctx), 0
+	for range 50 {
+		qp.Reset(t)
+		qp.Ready(t)
+		waits()
+		for range 20 { // so that the reader is behind
+			raise(b, ibv.EventGIDChange, 1)
+		}
+		raise(b, ibv.EventQPLastWQEReached, qp.Num()) // for this drain, which was given up
+		qp.Reset(t)
+		events += 21
+		qp.Ready(t)
+		waits()
+	}
+	// What Reset has taken off the device is told all the same, in order.
+	for i := range events {
+		e := next(t, l)
+		if i%21 == 20 {
+			require.Equal(t, ibv.QPEvent{Type: ibv.EventQPLastWQEReached, QP: qp.QP}, e)
+		} else {
+			require.Equal(t, ibv.PortEvent{Type: ibv.EventGIDChange, Port: 1}, e)
+		}
+	}
+	for range 50 {
+		raise(b, ibv.EventGIDChange, 1)
+		qp.Reset(t)
+		next(t, l)
+	}
 }

@@ -18,6 +18,8 @@ import (
 // them the completions that are queued; their memory is free to use when Modify
 // has returned. Of a shared receive queue it may take receives with it, as Close does.
 //
+// A QP whose completion queue has failed goes to RESET or ERR only.
+//
 // Implements: ibv_modify_qp
 func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	defer runtime.KeepAlive(qp)
@@ -30,7 +32,7 @@ func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	}
 	defer q.Done()
 	q.modify.Lock()
-	defer q.modify.Unlock()
+	defer q.unlockModify()
 
 	if err := q.checkAttr(&attr, mask); err != nil {
 		return fail(syscall.EINVAL, err.Error())
@@ -39,12 +41,17 @@ func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	if err != nil {
 		return fail(syscall.EINVAL, err.Error())
 	}
+	if mask&AttrState != 0 && to != QPStateReset && to != QPStateErr {
+		if err := q.failure(); err != nil {
+			return fail(err, "")
+		}
+	}
 	from := QPState(q.state.Load())
 	reset := mask&AttrState != 0 && to == QPStateReset
 	if reset {
 		q.setState(to) // no post may slip between the discarding and the release
 		if q.srq != nil {
-			harvest(q.recvCQ) // as destroy does
+			_ = harvest(q.recvCQ) // as destroy does
 		}
 	}
 	unexplain := func() {}
@@ -58,6 +65,10 @@ func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 		return fail(err, q.whyNotModified(&attr, mask, err))
 	}
 	if reset {
+		if q.srq != nil {
+			q.pd.Ctx.NoteEvents() // or one from before would be taken for one of the next drain
+			q.lastReached.Store(false)
+		}
 		unlock := core.LockCQs(q.sendCQ, q.recvCQ)
 		q.queue.Reset()
 		q.dropShared()
@@ -80,11 +91,14 @@ func (q *qpState) remember(attr *QPAttr, mask QPAttrMask) {
 		q.sq.mu.Unlock()
 	}
 	if mask&AttrPort != 0 && q.typ == QPTypeUD {
-		mtu := uint32(0)
+		q.pd.Ctx.Ports.Lock() // so that PortActive comes before the query, or after it
+		defer q.pd.Ctx.Ports.Unlock()
+		var mtu MTU
 		if port, err := cverbs.QueryPort(q.pd.Ctx.H, attr.Port); err == nil {
-			mtu = uint32(MTU(port.ActiveMTU).Bytes())
+			mtu = MTU(port.ActiveMTU)
 		}
-		q.mtu.Store(mtu)
+		q.port = attr.Port
+		q.mtu.Store(uint32(mtu.Bytes()))
 	}
 }
 

@@ -279,6 +279,21 @@ func (b *binding) end() {
 	}
 }
 
+// endBindings ends what is bound to the queue pair.
+func (q *qpState) endBindings() {
+	var ours []*binding
+	windows.Lock()
+	for _, b := range windows.byKey {
+		if b.qp == &q.Node {
+			ours = append(ours, b)
+		}
+	}
+	windows.Unlock()
+	for _, b := range ours {
+		b.end()
+	}
+}
+
 func bindingOf(ctx *core.Context, rkey uint32) *binding {
 	windows.Lock()
 	defer windows.Unlock()
@@ -365,13 +380,13 @@ func (q *qpState) useBind(b *MWBind, typ MWType) error {
 }
 
 // startBind has the window answer to a new rkey, and returns what to tell when the bind
-// is done or refused.
-func startBind(m *MWBind) *binding {
+// is done or refused. With a window of type 2 qp is whose it will be.
+func startBind(m *MWBind, qp *life.Node) *binding {
 	w := m.MW.s
 	defer w.lock()()
 	// For type 1 the provider chooses the rkey, by the rule that type 2 leaves to the program.
 	rkey := cverbs.IncRKey(w.last.at.RKey)
-	b := &binding{w: w, at: RemoteRange{m.Addr, m.Length, rkey}, prev: w.last}
+	b := &binding{w: w, qp: qp, at: RemoteRange{m.Addr, m.Length, rkey}, prev: w.last}
 	w.last = b
 	if m.Length > 0 {
 		b.to = m.mr.MR
@@ -404,8 +419,8 @@ func (q *qpState) fillBind(wr *SendWR, to *cverbs.SendWR) error {
 	if slices.ContainsFunc(q.binds, func(b *binding) bool { return b.w == w }) {
 		return refuse(syscall.EINVAL, "%v is bound twice in one post: post the second bind by itself", b.MW)
 	}
-	bind := startBind(b)
-	bind.qp, q.hasBound = &q.Node, true
+	bind := startBind(b, &q.Node)
+	q.hasBound = true
 	q.queue.Send.Effect(bind)
 	q.binds = append(q.binds, bind)
 	to.SetBind(cverbs.MWAddr(w.h), bind.at.RKey, cverbs.MRAddr(b.mr.H), b.Addr, b.Length, uint32(b.Access))
@@ -450,7 +465,7 @@ func (q *qpState) bindType1(wrID uint64, flags SendFlags, b *MWBind) error {
 	if err := q.useBind(b, MWType1); err != nil {
 		return err
 	}
-	ring.Effect(startBind(b))
+	ring.Effect(startBind(b, nil))
 	ring.Keep()
 	if ring.Commit() == 0 {
 		return errRegionClosed

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"weak"
 
 	"github.com/goverbs/goverbs/internal/core"
 	"github.com/goverbs/goverbs/internal/cverbs"
@@ -40,6 +41,7 @@ type QP struct {
 
 type qpState struct {
 	life.Node
+	handle    weak.Pointer[QP]
 	h         cverbs.QP
 	addr      uintptr
 	pd        *core.PD
@@ -59,7 +61,11 @@ type qpState struct {
 	hasBound  bool       // a window of type 2; under the post lock
 	binds     []*binding // of type 2, of the batch that is being posted; under the post lock
 
-	modify      sync.Mutex    // one Modify or Drain at a time
+	modify      sync.Mutex    // one Modify or Drain at a time; see unlockModify
+	mustErr     atomic.Bool   // whoever has modify moves the QP to ERR before giving it up
+	lastReached atomic.Bool   // the device has raised LAST_WQE_REACHED
+	dead        error         // of the device, or nil; under the post locks
+	port        uint8         // of datagrams; under the context's Ports
 	state       atomic.Int32  // as this program last set it; to RESET under both post locks
 	maxRdAtomic uint8         // as this program last set it; under the post lock
 	mtu         atomic.Uint32 // of the port's datagrams, in bytes; 0 where it is not known
@@ -80,11 +86,17 @@ func (pd *PD) CreateQP(init QPInitAttr, queues QPQueues) (*QP, error) {
 		q.Discard()
 		return nil, &OpError{Op: "ibv_create_qp", Object: q.pd.String(), Err: err}
 	}
+	qp := &QP{pd: pd, s: q}
+	q.handle = weak.Make(qp)
+	unlock := core.LockCQs(q.sendCQ, q.recvCQ)
+	q.sendCQ.AddQP(q)
+	q.recvCQ.AddQP(q)
+	unlock()
+	q.pd.Ctx.Put(q.addr, q)
 	q.Reap(q.mayReap)
 	q.BeforeCloseAll(q.endBinds)
 	q.Ready(fmt.Sprintf("%#x of %s", q.num, pd.s.Ctx.Name))
 	q.name = q.String()
-	qp := &QP{pd: pd, s: q}
 	life.Guard(qp, &q.Node)
 	return qp, nil
 }
@@ -130,6 +142,9 @@ func (pd *PD) newQP(init QPInitAttr, queues QPQueues) (*qpState, error) {
 	}
 	if reason := overLimit(init.Cap, &pd.s.Ctx.Attr); reason != "" {
 		return fail(syscall.EINVAL, reason)
+	}
+	if err := q.failure(); err != nil {
+		return fail(err, "")
 	}
 	if err := q.Init("QP", q.destroy, parents...); err != nil {
 		return fail(err, "")
@@ -279,7 +294,7 @@ func (qp *QP) Close() error {
 func (q *qpState) destroy() error {
 	undo := q.setRefuses(ErrClosed)
 	if q.hasBound {
-		harvest(q.sendCQ)
+		_ = harvest(q.sendCQ)
 		// Some devices wait for ever for a window that is bound to the QP, also by a bind whose
 		// completion nobody has polled.
 		if err := q.Busy(); err != nil {
@@ -289,22 +304,22 @@ func (q *qpState) destroy() error {
 	}
 	if q.srq != nil {
 		// So that the device lets go of the shared queue's receives in good order.
-		if cverbs.ModifyQP(q.h, &cverbs.QPAttr{State: int32(QPStateErr)}, uint32(AttrState)) == nil {
-			q.setState(QPStateErr)
-		}
+		_ = q.enterErr()
 		q.pd.Ctx.SharedQPs.Lock()
 		defer q.pd.Ctx.SharedQPs.Unlock()
 		// Some providers remove the QP's completions with it, and so the last that is heard of
 		// the shared queue's receives.
-		harvest(q.recvCQ)
+		_ = harvest(q.recvCQ)
 	}
-	if err := q.pd.Ctx.Gone(cverbs.DestroyQP(q.h)); err != nil {
+	if err := q.pd.Ctx.Destroy(q.addr, q, func() error { return cverbs.DestroyQP(q.h) }); err != nil {
 		undo()
 		return err
 	}
 	unlock := core.LockCQs(q.sendCQ, q.recvCQ)
 	inflight.Queues.Retire(q.queue)
 	q.dropShared()
+	q.sendCQ.RemoveQP(q)
+	q.recvCQ.RemoveQP(q)
 	unlock()
 	q.sq.scratch.Free()
 	q.rq.scratch.Free()
@@ -321,6 +336,9 @@ func (q *qpState) mayReap() life.Verdict {
 			return true // nobody will ask for it
 		})
 		q.sendCQ.Mu.Unlock()
+	}
+	if q.failure() != nil {
+		return life.Verdict{} // its completions may never come
 	}
 	sends, recvs := q.queue.Send.InFlight(), q.queue.Recv.InFlight()
 	if sends > 0 || recvs > 0 && !q.recvCQ.Dropped() {
@@ -344,7 +362,6 @@ func (q *qpState) dropShared() {
 		}
 		return ours
 	}
-	q.pd.Ctx.ForgetLastWQE(q.addr)
 	q.recvCQ.Spill = slices.DeleteFunc(q.recvCQ.Spill, func(c core.Completion) bool { return isOurs(&c) })
 	q.recvCQ.Harvest(isOurs)
 }
@@ -359,6 +376,12 @@ func (q *qpState) lockPosts() (unlock func()) {
 func (q *qpState) setRefuses(err error) (undo func()) {
 	defer q.lockPosts()()
 	was := q.sq.refuses
-	q.sq.refuses, q.rq.refuses = err, err
+	q.refuse(err)
 	return func() { q.setRefuses(was) }
+}
+
+// refuse is setRefuses under the post locks.
+func (q *qpState) refuse(err error) {
+	err = why(err, q.dead)
+	q.sq.refuses, q.rq.refuses = err, err
 }

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"weak"
 
 	"github.com/goverbs/goverbs/internal/core"
 	"github.com/goverbs/goverbs/internal/cverbs"
@@ -24,12 +25,14 @@ type SRQ struct {
 
 type srqState struct {
 	life.Node
-	h     cverbs.SRQ
-	addr  uintptr
-	pd    *core.PD
-	name  string // as String, for errors of the data path
-	queue *inflight.Queue
-	rq    workQueue[cverbs.RecvWR]
+	handle weak.Pointer[SRQ]
+	h      cverbs.SRQ
+	addr   uintptr
+	pd     *core.PD
+	name   string // as String, for errors of the data path
+	queue  *inflight.Queue
+	rq     workQueue[cverbs.RecvWR]
+	dead   error // of the device, or nil; under the post lock
 
 	modify  sync.Mutex
 	granted SRQInitAttr // under modify
@@ -57,9 +60,11 @@ func (pd *PD) CreateSRQ(init SRQInitAttr) (*SRQ, error) {
 		q.Discard()
 		return fail(err, "")
 	}
+	srq := &SRQ{pd: pd, s: q}
+	q.handle = weak.Make(srq)
+	pd.s.Ctx.Put(q.addr, q)
 	q.Ready(core.Label(cverbs.SRQHandle(q.h), pd.s.Ctx))
 	q.name = q.String()
-	srq := &SRQ{pd: pd, s: q}
 	life.Guard(srq, &q.Node)
 	return srq, nil
 }
@@ -129,7 +134,8 @@ func (srq *SRQ) PostRecv(wrs []RecvWR) (accepted int, err error) {
 }
 
 // Modify changes the attributes that mask names: SRQMaxWR resizes the queue, on devices
-// that can, and SRQLimit arms the event that too few receives are left.
+// that can, and SRQLimit arms the event EventSRQLimitReached, which the device raises once
+// when fewer receives than that are left.
 //
 // Implements: ibv_modify_srq
 func (srq *SRQ) Modify(attr SRQAttr, mask SRQAttrMask) error {
@@ -193,7 +199,7 @@ func (srq *SRQ) Close() error {
 
 func (q *srqState) destroy() error {
 	q.setRefuses(ErrClosed)
-	if err := q.pd.Ctx.Gone(cverbs.DestroySRQ(q.h)); err != nil {
+	if err := q.pd.Ctx.Destroy(q.addr, q, func() error { return cverbs.DestroySRQ(q.h) }); err != nil {
 		q.setRefuses(nil)
 		return err
 	}
@@ -205,5 +211,13 @@ func (q *srqState) destroy() error {
 func (q *srqState) setRefuses(err error) {
 	q.rq.mu.Lock()
 	defer q.rq.mu.Unlock()
-	q.rq.refuses = err
+	q.rq.refuses = why(err, q.dead)
+}
+
+// Fail has the queue's use fail: the device has failed.
+func (q *srqState) Fail(err error) {
+	q.rq.mu.Lock()
+	defer q.rq.mu.Unlock()
+	q.dead = err
+	q.rq.refuses = why(q.rq.refuses, err)
 }

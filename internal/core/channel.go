@@ -63,7 +63,9 @@ func (ch *Channel) Adopt(q *CQ) {
 // Destroy destroys the completion queue in C, which waits for ever for an event that was
 // taken and not acknowledged: so it acknowledges them, and none is taken meanwhile.
 func (q *CQ) Destroy() error {
-	destroy := func() error { return q.Ctx.Gone(cverbs.DestroyCQ(q.H)) }
+	destroy := func() error {
+		return q.Ctx.Destroy(q.Addr, q, func() error { return cverbs.DestroyCQ(q.H) })
+	}
 	ch := q.Channel
 	if ch == nil {
 		return destroy()

@@ -27,8 +27,10 @@ type Context struct {
 	// SharedQPs keeps the number of a queue pair with a shared receive queue from being
 	// given to another before its completions are out of the way.
 	SharedQPs sync.Mutex
+	// Ports is held while a port is asked for its MTU and the answer is noted.
+	Ports sync.Mutex
 
-	last lastWQE
+	events events
 }
 
 // PD is a protection domain.
@@ -49,6 +51,9 @@ func Label(number uint32, ctx *Context) string {
 func (c *Context) Gone(err error) error {
 	if !errors.Is(err, syscall.EIO) {
 		return err
+	}
+	if c.Failure() != nil {
+		return nil
 	}
 	if _, query := cverbs.QueryDevice(c.H); errors.Is(query, syscall.EIO) {
 		return nil

@@ -1,11 +1,16 @@
 package core
 
 import (
+	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/goverbs/internal/cverbs"
+	"github.com/goverbs/goverbs/internal/fdwait"
 	"github.com/goverbs/goverbs/internal/inflight"
 	"github.com/goverbs/goverbs/internal/life"
 )
@@ -29,13 +34,80 @@ type CQ struct {
 
 	Mu      sync.Mutex
 	Closed  bool
-	Entries int // granted
+	Entries int   // granted
+	Failed  error // why the queue is of no use, or nil; see SetFailed
+	spread  bool  // waiters and queue pairs know of it
+	qps     map[QP]struct{}
 	Scratch *cverbs.Scratch[cverbs.WC]
 	Settler inflight.Settler
 	// Spill are completions that were taken from the device and not yet by the
 	// program, oldest first.
 	Spill []Completion
+
+	reported bool // that it failed, to listeners; of the reader of events
 }
+
+// errCQ is the failure of a completion queue.
+var errCQ = &failure{
+	text:    "the completion queue failed, for example by an overrun: completions are lost; close its QPs and then it",
+	matches: []error{syscall.EIO},
+}
+
+// SetFailed notes that a poll found the queue failed. The caller holds Mu, and calls
+// Spread when it has given it up.
+func (q *CQ) SetFailed() {
+	if q.Failed == nil {
+		q.Failed = errCQ
+	}
+}
+
+// Failure returns Failed.
+func (q *CQ) Failure() error {
+	q.Mu.Lock()
+	defer q.Mu.Unlock()
+	return q.Failed
+}
+
+// Fail has polls fail with err once they have found the queue empty, and moves the queue
+// pairs to ERR. A failure of the device comes before one of the queue.
+func (q *CQ) Fail(err error) {
+	q.Mu.Lock()
+	if q.Failed == nil || errors.Is(err, ErrDeviceFatal) {
+		q.Failed = err
+	}
+	q.Mu.Unlock()
+	q.Spread()
+}
+
+// Spread has those know of a failure who must, once. The caller does not hold Mu.
+func (q *CQ) Spread() {
+	q.Mu.Lock()
+	if q.Failed == nil || q.spread {
+		q.Mu.Unlock()
+		return
+	}
+	q.spread = true
+	qps := slices.Collect(maps.Keys(q.qps))
+	q.Mu.Unlock()
+	if q.Channel != nil {
+		// For one who waits for it, who wakes the others, or for a GetEvent, now or later.
+		q.Channel.Events.Add(fdwait.Event[*CQ, struct{}]{Key: q})
+	}
+	for _, p := range qps {
+		p.MoveToErr()
+	}
+}
+
+// AddQP notes a queue pair that reports to the queue. The caller holds Mu.
+func (q *CQ) AddQP(p QP) {
+	if q.qps == nil {
+		q.qps = map[QP]struct{}{}
+	}
+	q.qps[p] = struct{}{}
+}
+
+// RemoveQP undoes AddQP. The caller holds Mu.
+func (q *CQ) RemoveQP(p QP) { delete(q.qps, p) }
 
 // PollBatch is how many completions one call into C takes.
 const PollBatch = 32
@@ -65,9 +137,8 @@ func (q *CQ) Settle(wc *cverbs.WC, to *Completion) bool {
 }
 
 // Harvest moves the completions that the device has to Spill, but for those that
-// drop (which may be nil) takes, and reports whether the device could be asked. The
-// caller holds Mu.
-func (q *CQ) Harvest(drop func(*Completion) bool) (ok bool) {
+// drop (which may be nil) takes. The caller holds Mu.
+func (q *CQ) Harvest(drop func(*Completion) bool) {
 	defer q.Settler.Flush()
 	for {
 		got := cverbs.PollCQ(q.Addr, q.Scratch, PollBatch)
@@ -77,8 +148,11 @@ func (q *CQ) Harvest(drop func(*Completion) bool) (ok bool) {
 				q.Spill = append(q.Spill, c)
 			}
 		}
+		if got < 0 {
+			q.SetFailed()
+		}
 		if got < PollBatch {
-			return got >= 0
+			return
 		}
 	}
 }

@@ -5,6 +5,9 @@ package cverbs
 // #include "shims.h"
 import "C"
 
+// AsyncFD returns the descriptor that is readable when there is an asynchronous event.
+func AsyncFD(c Context) int { return int(c.p.async_fd) }
+
 // TakeAsyncEvent stands for ibv_get_async_event and ibv_ack_async_event. It does not
 // wait: where there is no event it fails with EAGAIN. One caller at a time per context,
 // or the one that comes too late waits for the next event.

@@ -17,6 +17,8 @@ func AHAddr(AH) (r0 uintptr) { return r0 }
 
 func InitAHFromWC(Context, uint8, WC, [GRHSize]byte) (r0 AHAttr, _ error) { return r0, ErrNoCgo }
 
+func AsyncFD(Context) (r0 int) { return r0 }
+
 func TakeAsyncEvent(Context) (r0 AsyncEvent, _ error) { return r0, ErrNoCgo }
 
 func CreateCompChannel(Context) (r0 CompChannel, r1 int, _ error) { return r0, r1, ErrNoCgo }

@@ -237,7 +237,8 @@ func TestOrderedFailures(t *testing.T) {
 	_, err = s.cq.Poll(make([]cq.WC, 1))
 	assert.Error(t, err)
 	s.Fail("ibv_create_qp", syscall.EPERM, 2) // the library tries again, to find why
-	_, err = s.pd.CreateQP(rdmatest.DefaultInit(), ibv.QPQueues{Send: s.cq, Recv: s.cq})
+	other := rdmatest.CQ(t, s.ctx, 16)        // s.cq has failed
+	_, err = s.pd.CreateQP(rdmatest.DefaultInit(), ibv.QPQueues{Send: other, Recv: other})
 	assert.ErrorIs(t, err, syscall.EPERM)
 	s.FailRaw("ibv_query_qp", -int(syscall.EBADF), 0, 1)
 	_, err = s.qp.State()

@@ -144,6 +144,8 @@ void ibv_ack_async_event(struct ibv_async_event *event)
 	struct ibv_context *context = NULL;
 	struct fd_obj *on = NULL;
 
+	if (event->event_type == IBV_EVENT_WQ_FATAL && !event->element.wq)
+		return; /* of a fake device, which has no work queues */
 	switch (event_kind(event->event_type)) {
 	case FD_CQ:
 		context = event->element.cq->context;

@@ -137,6 +137,13 @@ func (q *Queue[K, E]) wake(key K) {
 	}
 }
 
+// Add has an event waited for that does not come from the descriptor.
+func (q *Queue[K, E]) Add(e Event[K, E]) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.deliver(e)
+}
+
 // Remove runs end, during which no event is taken and no wait begins or ends. If it
 // succeeds, events of key that were taken before are forgotten, and the waits for it end
 // with ErrWoken. It works also after Close. end must not call the queue.

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -26,8 +27,13 @@ import (
 	"syscall"
 )
 
-// ErrClosed says that the object was closed before the call.
-var ErrClosed = errors.New("already closed")
+// ErrClosed says that the object was closed before the call. It matches os.ErrClosed.
+var ErrClosed error = closedError{}
+
+type closedError struct{}
+
+func (closedError) Error() string        { return "already closed" }
+func (closedError) Is(target error) bool { return target == os.ErrClosed }
 
 // BusyError says which open children keep an object from being closed.
 // It matches syscall.EBUSY.
@@ -79,6 +85,7 @@ type Node struct {
 	endings    int // calls of CloseAll that have come to n: it takes no children and calls
 	quiet      func()
 	stack      []uintptr
+	failure    error       // of FailAll, or nil
 	dropped    atomic.Bool // set under the lock
 	may        func() Verdict
 	fate       fate
@@ -86,14 +93,17 @@ type Node struct {
 
 // Init enters n into the graph below its parents; destroy is what Close will run.
 // It fails with an error that matches ErrClosed, naming the parent, if one of them is
-// closed or CloseAll has come to it. Then comes Ready, or Discard if the object could
-// not be made; a Close from elsewhere waits for either.
+// closed or CloseAll has come to it, and with what FailAll was given. Then comes Ready, or
+// Discard if the object could not be made; a Close from elsewhere waits for either.
 func (n *Node) Init(kind string, destroy func() error, parents ...*Node) error {
 	mu.Lock()
 	defer mu.Unlock()
 	for _, p := range parents {
 		if err := p.mayAdopt(); err != nil {
 			return err
+		}
+		if p.failure != nil {
+			return p.failure
 		}
 	}
 	sequence++
@@ -205,15 +215,37 @@ func (n *Node) Discard() {
 }
 
 // Use guards a call into C: the object cannot be destroyed before Done. It fails with
-// ErrClosed if the object is closed, or CloseAll has come to it.
+// ErrClosed if the object is closed, or CloseAll has come to it, and with what FailAll was
+// given.
 func (n *Node) Use() error {
 	mu.Lock()
 	defer mu.Unlock()
-	if n.state != open || n.endings > 0 {
+	switch {
+	case n.state != open || n.endings > 0:
 		return ErrClosed
+	case n.failure != nil:
+		return n.failure
 	}
 	n.users++
 	return nil
+}
+
+// FailAll has Use of n and of everything below it fail with err from now on, and Init of
+// what would be below them. They are closed as ever. The first failure of a node stays.
+func (n *Node) FailAll(err error) {
+	mu.Lock()
+	defer mu.Unlock()
+	n.fail(err)
+}
+
+func (n *Node) fail(err error) {
+	if n.failure != nil {
+		return // and so have all below it
+	}
+	n.failure = err
+	for c := range n.children {
+		c.fail(err)
+	}
 }
 
 // Done ends what Use began.

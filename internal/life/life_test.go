@@ -2,6 +2,7 @@ package life
 
 import (
 	"errors"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -322,4 +323,31 @@ func TestCloseAllWaitsForTheReapersQuestion(t *testing.T) {
 	assert.False(t, <-gone)
 	require.NoError(t, <-closed)
 	quiesce(t)
+}
+
+// Below a node that failed nothing is used or made any more, and all of it can be closed.
+func TestFailAll(t *testing.T) {
+	ctx, other := node(t, "context", "rxe0"), node(t, "context", "rxe1")
+	pd, buf := node(t, "PD", "1", ctx), node(t, "buffer", "2")
+	region := node(t, "MR", "3", pd, buf)
+	var half Node
+	require.NoError(t, half.Init("QP", destroyed, pd))
+	require.NoError(t, pd.Use())
+	cause := errors.New("the device died")
+	ctx.FailAll(cause)
+	ctx.FailAll(errors.New("once more"))
+	half.Ready("4")
+	pd.Done()
+	for _, n := range []*Node{ctx, pd, region, &half} {
+		require.Same(t, cause, n.Use())
+		require.Same(t, cause, new(Node).Init("CQ", destroyed, n))
+	}
+	for _, n := range []*Node{other, buf} {
+		require.NoError(t, n.Use())
+		n.Done()
+	}
+	require.NoError(t, ctx.CloseAll())
+	require.ErrorIs(t, region.Use(), ErrClosed)
+	require.ErrorIs(t, ErrClosed, os.ErrClosed)
+	require.NotErrorIs(t, ErrClosed, cause)
 }

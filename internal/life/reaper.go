@@ -291,11 +291,7 @@ func (n *Node) log(what, reason string) {
 	}
 	mu.Unlock()
 	defer mu.Lock()
-	l := logger.Load()
-	if l == nil {
-		l = slog.Default()
-	}
-	l.LogAttrs(context.Background(), slog.LevelWarn, "verbs object dropped without Close: "+what, attrs...)
+	Logger().LogAttrs(context.Background(), slog.LevelWarn, "verbs object dropped without Close: "+what, attrs...)
 }
 
 var logger atomic.Pointer[slog.Logger]
@@ -307,4 +303,12 @@ func SetLogger(l *slog.Logger) {
 		l = slog.New(slog.DiscardHandler)
 	}
 	logger.Store(l)
+}
+
+// Logger returns the logger that SetLogger set.
+func Logger() *slog.Logger {
+	if l := logger.Load(); l != nil {
+		return l
+	}
+	return slog.Default()
 }
