@@ -245,9 +245,9 @@ func mayWait(s *core.CQ) error {
 	return nil
 }
 
-// Resize changes how many completions the queue holds; those that are in it stay. Those
-// that it must hold are in Entries afterwards: what was granted, at least what was asked
-// for. An error that matches ibv.ErrNotSupported is a device's that cannot.
+// Resize changes how many completions the queue holds; those that are in it stay. Entries
+// is what was granted afterwards, at least what was asked for. Whether the work requests of
+// its queue pairs fit is looked at as when one is created. An error that matches ibv.ErrNotSupported is a device's that cannot.
 //
 // Implements: ibv_resize_cq
 func (q *CQ) Resize(entries int) error {
@@ -259,24 +259,38 @@ func (q *CQ) Resize(entries int) error {
 	if entries < 1 || entries > int(s.Ctx.Attr.MaxCQE) {
 		return fail(syscall.EINVAL, fmt.Sprintf("%d entries: the device has 1 to its max_cqe %d", entries, s.Ctx.Attr.MaxCQE))
 	}
+	why, err := resize(s, entries)
+	switch {
+	case err != nil:
+		return fail(err, why)
+	case why != "":
+		life.Logger().Warn("completion queue can overflow", "object", s.String(), "reason", why)
+	}
+	return nil
+}
+
+// resize says with an error what is behind it, and else how the queue can overflow now, if
+// it can.
+func resize(s *core.CQ, entries int) (why string, err error) {
 	s.Mu.Lock() // providers exchange the memory that a poll reads
 	defer s.Mu.Unlock()
-	switch {
+	switch how := s.Overflows(entries); {
 	case s.Closed:
-		return fail(ibv.ErrClosed, "")
+		return "", ibv.ErrClosed
 	case s.Failed != nil:
-		return fail(s.Failed, "")
+		return "", s.Failed
+	case how != "" && s.Strict:
+		return "it is strict: " + how, syscall.EINVAL
 	}
 	granted, err := cverbs.ResizeCQ(s.H, entries)
-	if err != nil {
-		reason := ""
-		if errors.Is(err, syscall.EINVAL) {
-			reason = fmt.Sprintf("it may hold more than %d completions at this moment: poll first", entries)
-		}
-		return fail(err, reason)
+	switch {
+	case errors.Is(err, syscall.EINVAL):
+		return fmt.Sprintf("it may hold more than %d completions at this moment: poll first", entries), err
+	case err != nil:
+		return "", err
 	}
 	s.Entries = granted
-	return nil
+	return s.Overflows(granted), nil
 }
 
 // Moderate has the device tell of completions less often: when count have arrived since

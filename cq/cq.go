@@ -24,6 +24,9 @@ type InitAttr struct {
 	// Channel is where the completion queue tells of completions, so that they can be
 	// waited for; nil is for one that is only polled.
 	Channel *Channel
+	// Strict has ibv's CreateQP refuse a queue pair with whose work requests more could
+	// complete than fit; otherwise that is reported to ibv's logger.
+	Strict bool
 	// Spin is how long Wait polls before it has the device tell of the next completion
 	// and parks: 0 parks at once. It spends a processor for a lower latency.
 	Spin time.Duration
@@ -61,7 +64,7 @@ func Create(ctx *ibv.Context, init InitAttr) (*CQ, error) {
 	case init.Channel != nil && init.Channel.s.Ctx != c:
 		return refuse("%v belongs to another device, or to one opened twice", init.Channel)
 	}
-	q := &core.CQ{Ctx: c, Spin: init.Spin, WithInv: withInv(c), Settler: inflight.Queues.Settler()}
+	q := &core.CQ{Ctx: c, Spin: init.Spin, Strict: init.Strict, WithInv: withInv(c), Settler: inflight.Queues.Settler()}
 	parents := []*life.Node{&c.Node}
 	if init.Channel != nil {
 		q.Channel = init.Channel.s

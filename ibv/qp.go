@@ -75,29 +75,38 @@ type qpState struct {
 // often more than was asked for; asking for more than the device has is an error that
 // names its limit.
 //
+// A completion queue that could overflow with the queue pair's work requests is reported
+// to the logger, or an error where it was made strict. Each send and receive counts, also
+// unsignaled ones, and all receives of a shared receive queue.
+//
 // Implements: ibv_create_qp
 func (pd *PD) CreateQP(init QPInitAttr, queues QPQueues) (*QP, error) {
 	q, err := pd.newQP(init, queues)
 	if err != nil {
 		return nil, err
 	}
-	if err := q.makeQueues(); err != nil {
+	overflows, err := q.join()
+	if err == nil {
+		if err = q.makeQueues(); err != nil {
+			q.leave()
+		}
+	}
+	if err != nil {
 		_ = cverbs.DestroyQP(q.h) // the first error is the one to tell
 		q.Discard()
 		return nil, &OpError{Op: "ibv_create_qp", Object: q.pd.String(), Err: err}
 	}
 	qp := &QP{pd: pd, s: q}
 	q.handle = weak.Make(qp)
-	unlock := core.LockCQs(q.sendCQ, q.recvCQ)
-	q.sendCQ.AddQP(q)
-	q.recvCQ.AddQP(q)
-	unlock()
 	q.pd.Ctx.Put(q.addr, q)
 	q.Reap(q.mayReap)
 	q.BeforeCloseAll(q.endBinds)
 	q.Ready(fmt.Sprintf("%#x of %s", q.num, pd.s.Ctx.Name))
 	q.name = q.String()
 	life.Guard(qp, &q.Node)
+	for c, how := range overflows {
+		life.Logger().Warn("completion queue can overflow", "object", c.String(), "reason", how, "with", q.name)
+	}
 	return qp, nil
 }
 
@@ -318,12 +327,49 @@ func (q *qpState) destroy() error {
 	unlock := core.LockCQs(q.sendCQ, q.recvCQ)
 	inflight.Queues.Retire(q.queue)
 	q.dropShared()
-	q.sendCQ.RemoveQP(q)
-	q.recvCQ.RemoveQP(q)
+	q.forget()
 	unlock()
 	q.sq.scratch.Free()
 	q.rq.scratch.Free()
 	return nil
+}
+
+// join has the completion queues count with the work requests of the queue pair, and says
+// which of them could overflow by now, and how. A strict one refuses.
+func (q *qpState) join() (overflows map[*core.CQ]string, err error) {
+	defer core.LockCQs(q.sendCQ, q.recvCQ)()
+	q.sendCQ.AddQP(q, int(q.cap.MaxSendWR), nil)
+	if q.srq == nil {
+		q.recvCQ.AddQP(q, int(q.cap.MaxRecvWR), nil)
+	} else {
+		q.recvCQ.AddQP(q, 0, &q.srq.size)
+	}
+	overflows = map[*core.CQ]string{}
+	for _, c := range q.cqs() {
+		how := c.Overflows(c.Entries)
+		switch {
+		case how == "":
+		case c.Strict:
+			q.forget()
+			return nil, &OpError{Err: syscall.EINVAL, Reason: fmt.Sprintf("%v is strict: %s", &c.Node, how)}
+		default:
+			overflows[c] = how
+		}
+	}
+	return overflows, nil
+}
+
+// leave undoes join.
+func (q *qpState) leave() {
+	defer core.LockCQs(q.sendCQ, q.recvCQ)()
+	q.forget()
+}
+
+// forget is leave under the locks of the completion queues.
+func (q *qpState) forget() {
+	for _, c := range q.cqs() {
+		c.RemoveQP(q)
+	}
 }
 
 // mayReap says whether a queue pair whose handle was dropped can be destroyed. As long as

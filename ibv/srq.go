@@ -4,6 +4,7 @@ import (
 	"errors"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"weak"
 
@@ -35,7 +36,8 @@ type srqState struct {
 	dead   error // of the device, or nil; under the post lock
 
 	modify  sync.Mutex
-	granted SRQInitAttr // under modify
+	granted SRQInitAttr   // under modify
+	size    atomic.Uint32 // granted.MaxWR, for completion queues
 }
 
 // CreateSRQ makes a shared receive queue. What the provider granted is in Cap, often
@@ -76,6 +78,7 @@ func (q *srqState) make(init SRQInitAttr) error {
 	}
 	q.h, q.addr = h, cverbs.SRQAddr(h)
 	q.granted = SRQInitAttr{MaxWR: granted.MaxWR, MaxSGE: granted.MaxSGE}
+	q.size.Store(granted.MaxWR)
 	if q.rq.scratch, err = cverbs.NewScratch[cverbs.RecvWR](batch, int(max(granted.MaxSGE, 1)), 0); err == nil {
 		if q.queue, err = inflight.Queues.New(0, 0); err == nil {
 			return nil
@@ -134,7 +137,7 @@ func (srq *SRQ) PostRecv(wrs []RecvWR) (accepted int, err error) {
 }
 
 // Modify changes the attributes that mask names: SRQMaxWR resizes the queue, on devices
-// that can, and SRQLimit arms the event EventSRQLimitReached, which the device raises once
+// that can (whether the completion queues hold as many is not looked at again), and SRQLimit arms the event EventSRQLimitReached, which the device raises once
 // when fewer receives than that are left.
 //
 // Implements: ibv_modify_srq
@@ -164,6 +167,7 @@ func (srq *SRQ) Modify(attr SRQAttr, mask SRQAttrMask) error {
 	}
 	if now, err := cverbs.QuerySRQ(q.h); err == nil {
 		q.granted.MaxWR = now.MaxWR
+		q.size.Store(now.MaxWR)
 	}
 	return nil
 }

@@ -37,7 +37,10 @@ type CQ struct {
 	Entries int   // granted
 	Failed  error // why the queue is of no use, or nil; see SetFailed
 	spread  bool  // waiters and queue pairs know of it
-	qps     map[QP]struct{}
+	Strict  bool  // refuses queue pairs with which it could overflow
+	qps     map[QP]load
+	own     int                    // the sum of their own work requests
+	shared  map[*atomic.Uint32]int // the sizes of their shared receive queues, and how many use each
 	Scratch *cverbs.Scratch[cverbs.WC]
 	Settler inflight.Settler
 	// Spill are completions that were taken from the device and not yet by the
@@ -97,17 +100,6 @@ func (q *CQ) Spread() {
 		p.MoveToErr()
 	}
 }
-
-// AddQP notes a queue pair that reports to the queue. The caller holds Mu.
-func (q *CQ) AddQP(p QP) {
-	if q.qps == nil {
-		q.qps = map[QP]struct{}{}
-	}
-	q.qps[p] = struct{}{}
-}
-
-// RemoveQP undoes AddQP. The caller holds Mu.
-func (q *CQ) RemoveQP(p QP) { delete(q.qps, p) }
 
 // PollBatch is how many completions one call into C takes.
 const PollBatch = 32
