@@ -393,6 +393,20 @@ func TestModerate(t *testing.T) {
 	}
 }
 
+// TestUnpluggedChannel: the kernel has freed all of a removed device, but libibverbs goes on
+// counting what it could not destroy.
+func TestUnpluggedChannel(t *testing.T) {
+	b := newChannelBed(t, 2)
+	q := b.qps[0].Send
+	require.NoError(t, q.ReqNotify(false))
+	b.complete(t, 0, 1)
+	_, err := b.ch.GetEvent(soon(t))
+	require.NoError(t, err)
+	b.Unplug()
+	require.NoError(t, b.Ctx.CloseAll())
+	assert.Empty(t, b.Bench.Open())
+}
+
 // TestDroppedChannel has the collector close a channel and its completion queue.
 func TestDroppedChannel(t *testing.T) {
 	b := fakedevtest.New(t, fakedev.Config{})

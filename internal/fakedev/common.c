@@ -69,6 +69,7 @@ static bool needs_device(enum fd_verb verb)
 {
 	switch (verb) {
 	case FD_close_device:
+	case FD_destroy_comp_channel:
 	case FD_get_async_event:
 	case FD_get_cq_event:
 	case FD_poll_cq:

@@ -39,7 +39,9 @@ func newSide(t testing.TB, config fakedev.Config, change ...func(*ibv.QPInitAttr
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.ctx.CloseAll()) })
 	s.pd = rdmatest.PD(t, s.ctx)
-	s.cq = rdmatest.CQ(t, s.ctx, 64)
+	s.cq, err = cq.Create(s.ctx, cq.InitAttr{Entries: 64})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.cq.Close()) })
 	s.region = rdmatest.Region(t, s.pd, 4096) // to be closed after the QP
 	init := rdmatest.DefaultInit()
 	init.SignalAll = false
