@@ -38,9 +38,14 @@ func Rounds(short, long int) int {
 	return short
 }
 
-// Open opens the device under test until the test ends.
+// Limit is how long a test may take, with all that it closes.
+func Limit() time.Duration { return time.Duration(Rounds(4, 30)) * time.Minute }
+
+// Open opens the device under test until the test ends, which has a limit of time from then
+// on: whatever hangs, the closing too, is seen.
 func Open(t testing.TB) *ibv.Context {
 	t.Helper()
+	Watchdog(t, Limit())
 	ctx, err := ibv.Open(Device(t))
 	require.NoError(t, err)
 	closeAtEnd(t, ctx.Close)

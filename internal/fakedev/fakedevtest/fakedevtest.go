@@ -28,9 +28,10 @@ type Bench struct {
 	handles []any // which the collector would close if only the test had them
 }
 
-// New adds a device and opens it.
+// New adds a device and opens it. The test has a limit of time from then on.
 func New(t testing.TB, config fakedev.Config) *Bench {
 	t.Helper()
+	rdmatest.Watchdog(t, rdmatest.Limit())
 	b := &Bench{Device: fakedev.New(t, config)}
 	var err error
 	b.Ctx, err = ibv.Open(b.Name())
