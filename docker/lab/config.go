@@ -21,7 +21,7 @@ const (
 )
 
 type config struct {
-	args    []string      // the command
+	hosts   []host        // that run a command; one
 	via     string        // the only way to take; "" for the first that works
 	device  string        // the host's device to use; "" for the first
 	kernel  string        // series of the VM's kernel
@@ -34,6 +34,11 @@ type config struct {
 	kvm     string // the node of KVM
 }
 
+// host is what runs a command.
+type host struct {
+	args []string
+}
+
 func (c *config) allows(via string) bool { return c.via == "" || c.via == via }
 
 // build is the folder of which the host keeps what is written in the VM.
@@ -43,15 +48,15 @@ func (c *config) build() string { return filepath.Join(c.root, "build") }
 func (c *config) log() string { return filepath.Join(c.cache, "console.log") }
 
 // configure reads the arguments and the environment.
-func configure() (*config, error) {
+func configure(args []string) (*config, error) {
 	c := &config{
-		args:   os.Args[1:],
+		hosts:  []host{{args: args}},
 		via:    os.Getenv("RXE_VIA"),
 		device: os.Getenv("RXE_DEV"),
 		kernel: os.Getenv("RXE_KERNEL"),
 		kvm:    "/dev/kvm",
 	}
-	if len(c.args) == 0 {
+	if len(args) == 0 {
 		return nil, errors.New("usage: docker/with-rxe CMD [ARG...]")
 	}
 	switch c.via {

@@ -30,7 +30,7 @@ func inLabVM() bool { return readLine("/proc/1/comm") == guestInit[1:] }
 func guestMain() {
 	g := &guest{}
 	err := g.run()
-	fmt.Println("with-rxe: guest:", err) // to the console
+	fmt.Println("lab: guest:", err) // to the console
 	if g.reports != nil {
 		_ = g.reports.Encode(report{Stage: stageFailed, Text: err.Error()})
 		select {} // the host ends us
@@ -44,8 +44,7 @@ func restart() { _ = unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART) }
 type guest struct {
 	control *bufio.Reader
 	reports *gob.Encoder
-	out     *output
-	err     *output
+	outputs []*output // in the order of their ports
 }
 
 // run boots the guest and runs the command. It returns only if that fails.
@@ -82,11 +81,12 @@ func (g *guest) run() error {
 	if err != nil {
 		return err
 	}
-	if g.out, err = outputTo(portOut); err != nil {
-		return err
-	}
-	if g.err, err = outputTo(portErr); err != nil {
-		return err
+	for port := portOut; port <= portErr; port++ {
+		o, err := outputTo(port)
+		if err != nil {
+			return err
+		}
+		g.outputs = append(g.outputs, o)
 	}
 	if err := os.Chdir(r.Dir); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (g *guest) run() error {
 	}
 	status, err := g.runCommand(r, d.environ(r.Env, r.Via, r.Kernel))
 	if err != nil {
-		fmt.Fprintln(g.err.pipe, "with-rxe:", err)
+		fmt.Fprintf(g.outputs[1].pipe, "%s: %v\n", r.Program, err)
 	}
 	return g.end(status)
 }
@@ -116,7 +116,7 @@ func (g *guest) runCommand(r request, env []string) (int, error) {
 	if err != nil {
 		return statusFailed, err
 	}
-	files := []uintptr{null.Fd(), g.out.pipe.Fd(), g.err.pipe.Fd()}
+	files := []uintptr{null.Fd(), g.outputs[0].pipe.Fd(), g.outputs[1].pipe.Fd()}
 	if r.OneOut {
 		files[2] = files[1]
 	}
@@ -141,12 +141,12 @@ func (g *guest) end(status int) error {
 	// As in a container nothing outlives the command; so its pipes end as well.
 	_ = unix.Kill(-1, unix.SIGKILL)
 	r := report{Stage: stageExit, Status: status}
-	var err error
-	if r.Out, err = g.out.finish(); err != nil {
-		return err
-	}
-	if r.Err, err = g.err.finish(); err != nil {
-		return err
+	for _, o := range g.outputs {
+		n, err := o.finish()
+		if err != nil {
+			return err
+		}
+		r.Sent = append(r.Sent, n)
 	}
 	unix.Sync()
 	if err := g.reports.Encode(r); err != nil {

@@ -148,7 +148,7 @@ func TestKVMThatFailsIsRemembered(t *testing.T) {
 			calls := filepath.Join(t.TempDir(), "calls")
 			t.Setenv("CALLS", calls)
 			t.Setenv("HANG", hang)
-			c := config{root: root, cache: t.TempDir(), kvm: os.DevNull, memory: 512, boot: time.Second, args: []string{"true"}}
+			c := config{root: root, cache: t.TempDir(), kvm: os.DevNull, memory: 512, boot: time.Second, hosts: []host{{args: []string{"true"}}}}
 			for _, want := range []string{"kvm tcg,thread=multi", "tcg,thread=multi"} {
 				_, err := runInVM(&c, nil)
 				assert.ErrorContains(t, err, "the VM ended by itself")

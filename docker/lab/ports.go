@@ -24,23 +24,24 @@ const (
 
 // request is what the guest runs.
 type request struct {
-	Args   []string
-	Env    []string
-	Dir    string
-	Umask  int
-	Host   string // name of the host
-	Build  string // folder that is shared with the host for writing too
-	Via    string
-	Kernel string
-	OneOut bool // both outputs are the same file, and are to keep their order
+	Program string // that was called on the host
+	Args    []string
+	Env     []string
+	Dir     string
+	Umask   int
+	Host    string // name of the host
+	Build   string // folder that is shared with the host for writing too
+	Via     string
+	Kernel  string
+	OneOut  bool // both outputs are the same file, and are to keep their order
 }
 
 // report is what the guest says. Status and counts come with stageExit.
 type report struct {
-	Stage    stage
-	Text     string // the kernel's release, the device, or the error
-	Status   int    // of the command
-	Out, Err int64  // bytes that the command has printed
+	Stage  stage
+	Text   string  // the kernel's release, the device, or the error
+	Status int     // of the command
+	Sent   []int64 // bytes, for each of the ports from portOut on
 }
 
 type stage int
@@ -55,17 +56,16 @@ const (
 
 // stream copies one of the command's outputs to ours.
 type stream struct {
-	to       *os.File
+	to       io.Writer
 	copied   atomic.Int64
-	advanced chan struct{} // copied has grown
-	failed   chan error
+	advanced chan<- struct{} // copied has grown
 }
 
-func newStream(to, from *os.File) *stream {
-	s := &stream{to: to, advanced: make(chan struct{}, 1), failed: make(chan error, 1)}
+func (l *lab) newStream(to io.Writer, from *os.File) *stream {
+	s := &stream{to: to, advanced: l.advanced}
 	go func() {
 		if _, err := io.Copy(s, from); err != nil {
-			s.failed <- fmt.Errorf("cannot pass on what the command prints: %w", err)
+			l.failed <- fmt.Errorf("cannot pass on what the command prints: %w", err)
 		}
 	}()
 	return s
