@@ -12,15 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The guest and this program on the host speak through three virtio ports, each
-// of which is a socket of QEMU's on the host. On the control port the host sends
-// a request (gob) and then signals (a byte each), and the guest sends reports
-// (gob). On the others the guest sends what the command prints.
+// The guest and this program on the host speak through virtio ports, each of which
+// is a socket of QEMU's on the host. On the control port the host sends a request
+// (gob), and then a byte when the command may start and one for each signal; the
+// guest sends reports (gob). On the others the guest sends what the command prints,
+// and the packets of its network.
 const (
 	portControl = 1 + iota
 	portOut
 	portErr
+	portCapture // if asked for
 )
+
+// mayStart is what stands for no signal.
+const mayStart byte = 0
 
 // request is what the guest runs.
 type request struct {
@@ -34,6 +39,13 @@ type request struct {
 	Via     string
 	Kernel  string
 	OneOut  bool // both outputs are the same file, and are to keep their order
+
+	Netdev  string   // of the device; made if it is a dummy
+	Addrs   []string // of Netdev
+	Peer    string   // the other host's first address
+	Loss    string   // per cent of packets sent, or ""
+	Capture bool     // the packets are wanted
+	Watched bool     // the host waits for stageListening
 }
 
 // report is what the guest says. Status and counts come with stageExit.
@@ -47,11 +59,12 @@ type report struct {
 type stage int
 
 const (
-	stageStart  stage = iota // nothing heard yet
-	stageInit                // the kernel has started our init
-	stageReady               // the device is there, and the command starts
-	stageExit                // the command has ended
-	stageFailed              // the guest could not get that far
+	stageStart     stage = iota // nothing heard yet
+	stageInit                   // the kernel has started our init
+	stageReady                  // the device is there, and the command may start
+	stageListening              // a program of the command waits for clients
+	stageExit                   // the command has ended
+	stageFailed                 // the guest could not get that far
 )
 
 // stream copies one of the command's outputs to ours.
@@ -65,7 +78,7 @@ func (l *lab) newStream(to io.Writer, from *os.File) *stream {
 	s := &stream{to: to, advanced: l.advanced}
 	go func() {
 		if _, err := io.Copy(s, from); err != nil {
-			l.failed <- fmt.Errorf("cannot pass on what the command prints: %w", err)
+			l.failed <- fmt.Errorf("cannot pass on what comes from the VM: %w", err)
 		}
 	}()
 	return s

@@ -14,11 +14,20 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // kvmLimit is how long a VM with KVM may take to start our init. Where KVM only
 // seems to be there, as in some VMs, the guest hangs before that.
 const kvmLimit = 8 * time.Second
+
+const (
+	// listenLimit is how long the client waits for the server to listen.
+	listenLimit = 10 * time.Second
+	// noticeLimit is how long a command may go on when the other has failed.
+	noticeLimit = 10 * time.Second
+)
 
 const bootID = "/proc/sys/kernel/random/boot_id"
 
@@ -79,9 +88,13 @@ type lab struct {
 	advanced chan struct{} // an output has been passed on
 	failed   chan error    // one could not be
 
-	booting <-chan time.Time
-	stopped int // the status if what was to stop does not
-	ending  <-chan time.Time
+	booting  <-chan time.Time
+	next     int              // the first VM whose command may not start yet
+	waiting  <-chan time.Time // for the last one that may to listen
+	status   int              // of the first command that failed
+	noticing <-chan time.Time // for the others to end after that
+	stopped  int              // the status if what was to stop does not
+	ending   <-chan time.Time
 }
 
 // news is what a VM reports, or that it has ended.
@@ -104,8 +117,16 @@ func runWith(c *config, via, qemu, kernel string, signals <-chan os.Signal) (int
 	defer initrd.Close()
 	l := &lab{c: c, via: via, news: make(chan news), advanced: make(chan struct{}, 1), failed: make(chan error)}
 	defer l.kill()
-	for _, h := range c.hosts {
-		if err := l.startVM(h, qemu, kernel, initrd); err != nil {
+	var links [2]*os.File
+	if c.linked() {
+		if links[0], links[1], err = socketPair(); err != nil {
+			return 0, err
+		}
+		defer links[0].Close()
+		defer links[1].Close()
+	}
+	for n, h := range c.hosts {
+		if err := l.startVM(h, qemu, kernel, initrd, links[n]); err != nil {
 			return 0, err
 		}
 	}
@@ -115,8 +136,8 @@ func runWith(c *config, via, qemu, kernel string, signals <-chan os.Signal) (int
 	}
 	l.booting = time.After(limit)
 	for {
-		if status, ended := l.ended(); ended {
-			return status, nil
+		if l.ended() {
+			return l.status, nil
 		}
 		select {
 		case n := <-l.news:
@@ -127,15 +148,20 @@ func runWith(c *config, via, qemu, kernel string, signals <-chan os.Signal) (int
 			if via == viaKVM && !l.all(stageInit) {
 				return 0, fmt.Errorf("%w: the VM's kernel did not start within %v", errNoKVM, limit)
 			}
-			return 0, fmt.Errorf("the VM did not boot within %v: %s, or raise RXE_BOOT_TIMEOUT on a slow machine",
-				c.boot, l.saveConsole())
+			return 0, fmt.Errorf("%s VM did not boot within %v: %s, or raise RXE_BOOT_TIMEOUT on a slow machine",
+				l.slowest().name(), c.boot, l.slowest().saveConsole(c))
 		case s := <-signals:
-			if l.stopped != 0 || !l.all(stageReady) {
+			if l.stopped != 0 || l.next == 0 {
 				return killedBy(s), nil
 			}
 			l.stop(s, killedBy(s))
 		case <-l.ending:
 			return l.stopped, nil
+		case <-l.waiting:
+			l.start()
+		case <-l.noticing:
+			say("the other command still runs after %v: ending it", noticeLimit)
+			l.stop(unix.SIGTERM, l.status)
 		case err := <-l.failed:
 			return 0, err
 		case <-l.advanced:
@@ -148,9 +174,9 @@ func (l *lab) hear(n news) error {
 	v := n.vm
 	if n.ended {
 		if l.via == viaKVM && v.at == stageStart {
-			return fmt.Errorf("%w: the VM ended at once: %s", errNoKVM, l.saveConsole())
+			return fmt.Errorf("%w: the VM ended at once: %s", errNoKVM, v.saveConsole(l.c))
 		}
-		return fmt.Errorf("the VM ended by itself: %s", l.saveConsole())
+		return fmt.Errorf("%s VM ended by itself: %s", v.name(), v.saveConsole(l.c))
 	}
 	v.at = n.Stage
 	switch v.at {
@@ -164,14 +190,21 @@ func (l *lab) hear(n news) error {
 			break
 		}
 		l.booting = nil
-		say("device %s from a VM (%s, kernel %s)", n.Text, strings.ToUpper(l.via), v.release)
+		from := "a VM"
+		if l.c.linked() {
+			from = "each of two VMs"
+		}
+		say("device %s from %s (%s, kernel %s)", n.Text, from, strings.ToUpper(l.via), v.release)
 		if l.c.verbose {
 			say("ready after %.1f s", time.Since(started).Seconds())
 		}
+		l.start()
+	case stageListening:
+		l.start()
 	case stageExit:
 		v.exit = &n.report
 	case stageFailed:
-		return fmt.Errorf("in the VM: %s", n.Text)
+		return fmt.Errorf("in %s VM: %s", v.name(), n.Text)
 	}
 	return nil
 }
@@ -181,29 +214,61 @@ func (l *lab) all(at stage) bool {
 	return !slices.ContainsFunc(l.vms, func(v *vm) bool { return v.at < at })
 }
 
-// ended tells whether all commands have ended and what they printed has been
-// passed on, and then their status.
-func (l *lab) ended() (status int, ended bool) {
-	for _, v := range l.vms {
-		if !v.ended() {
-			return 0, false
-		}
-		status = cmp.Or(status, v.exit.Status)
+// start lets the next command start, if one has yet to.
+func (l *lab) start() {
+	l.waiting = nil
+	if l.next == len(l.vms) || l.status != 0 || l.stopped != 0 {
+		return
 	}
-	return status, true
+	_, _ = l.vms[l.next].control.Write([]byte{mayStart})
+	l.next++
+	if l.next < len(l.vms) {
+		l.waiting = time.After(listenLimit)
+	}
+}
+
+// ended tells whether all commands have ended, and what they printed has been
+// passed on.
+func (l *lab) ended() bool {
+	running := l.next == 0
+	for n := 0; n < l.next; n++ { // it may grow
+		v := l.vms[n]
+		if !v.ended() {
+			running = true
+		} else if !v.told {
+			v.told = true
+			l.exited(v)
+		}
+	}
+	if !running {
+		l.noticing = nil
+	}
+	return !running
+}
+
+// exited takes the status of a command.
+func (l *lab) exited(v *vm) {
+	v.finishLines()
+	if status := v.exit.Status; status != 0 && l.c.linked() {
+		say("%s: exit status %d", v.host.name, status)
+	}
+	if l.status == 0 && v.exit.Status != 0 {
+		l.status, l.noticing = v.exit.Status, time.After(noticeLimit)
+	}
+	l.start()
 }
 
 // stop asks the commands to end. If they do not in time, that is the status.
 func (l *lab) stop(s os.Signal, status int) {
-	l.stopped, l.ending = status, time.After(stopLimit)
-	for _, v := range l.vms {
+	l.stopped, l.ending, l.noticing = status, time.After(stopLimit), nil
+	for _, v := range l.vms[:l.next] {
 		_, _ = v.control.Write([]byte{byte(s.(syscall.Signal))})
 	}
 }
 
-// saveConsole writes the VM's console to a file, and returns where it is.
-func (l *lab) saveConsole() string {
-	return l.vms[0].console.save(l.c.log())
+// slowest returns the VM that is least far.
+func (l *lab) slowest() *vm {
+	return slices.MinFunc(l.vms, func(a, b *vm) int { return cmp.Compare(a.at, b.at) })
 }
 
 func (l *lab) kill() {

@@ -25,13 +25,29 @@ type vm struct {
 	at      stage
 	release string // of the kernel
 	exit    *report
+	told    bool // that the command has ended
 }
 
+// name is what an error says of whose VM it is.
+func (v *vm) name() string {
+	if v.host.name == "" {
+		return "the"
+	}
+	return "the " + v.host.name + "'s"
+}
+
+// saveConsole writes the console to a file, and returns where it is.
+func (v *vm) saveConsole(c *config) string { return v.console.save(c.log(v.host)) }
+
 // startVM starts QEMU and the conversation with the guest.
-func (l *lab) startVM(h host, qemu, kernel string, initrd *os.File) error {
+func (l *lab) startVM(h host, qemu, kernel string, initrd, link *os.File) error {
+	outputs, err := h.outputs()
+	if err != nil {
+		return err
+	}
 	v := &vm{host: h, qemu: exec.Command(qemu, machine(l.c, l.via)...), console: &console{also: io.Discard}}
 	if l.c.verbose {
-		v.console.also = os.Stderr
+		v.console.also = outputs[1]
 	}
 	v.qemu.Stdout, v.qemu.Stderr = v.console, v.console
 	// In a session of its own it does not get a terminal's Ctrl-C; and it dies with us.
@@ -42,8 +58,12 @@ func (l *lab) startVM(h host, qemu, kernel string, initrd *os.File) error {
 		return 2 + len(v.qemu.ExtraFiles)
 	}
 	add("-kernel", filepath.Join(kernel, "vmlinux"), "-initrd", fmt.Sprintf("/proc/self/fd/%d", inherit(initrd)))
+	if link != nil {
+		add("-netdev", fmt.Sprintf("socket,id=link,fd=%d", inherit(link)))
+		add("-device", fmt.Sprintf("virtio-net-pci,netdev=link,romfile=,mac=52:54:00:00:00:%02x", len(l.vms)+1))
+	}
 	var ports []*os.File
-	for n := portControl; n <= portErr; n++ {
+	for n := portControl; n < portOut+len(outputs); n++ {
 		ours, theirs, err := socketPair()
 		if err != nil {
 			return err
@@ -57,7 +77,7 @@ func (l *lab) startVM(h host, qemu, kernel string, initrd *os.File) error {
 		return err
 	}
 	v.control = ports[0]
-	for n, to := range []io.Writer{os.Stdout, os.Stderr} {
+	for n, to := range outputs {
 		v.outputs = append(v.outputs, l.newStream(to, ports[1+n]))
 	}
 	l.vms = append(l.vms, v)
@@ -75,13 +95,18 @@ func machine(c *config, via string) []string {
 		"-virtfs", share + "mount_tag=build,path=" + strings.ReplaceAll(c.build(), ",", ",,"),
 		"-append", "console=ttyS0 quiet panic=-1 rdinit=" + guestInit,
 	}
+	cpus := "2"
+	if c.linked() || c.icount {
+		cpus = "1"
+	}
+	args = append(args, "-smp", cpus)
 	switch {
 	case c.icount:
-		return append(args, "-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-cpu", "max", "-smp", "1")
+		return append(args, "-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-cpu", "max")
 	case via == viaKVM:
-		return append(args, "-accel", "kvm", "-cpu", "host", "-smp", "2")
+		return append(args, "-accel", "kvm", "-cpu", "host")
 	default:
-		return append(args, "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2")
+		return append(args, "-accel", "tcg,thread=multi", "-cpu", "max")
 	}
 }
 
@@ -116,6 +141,15 @@ func (v *vm) ended() bool {
 func (v *vm) kill() {
 	_ = v.qemu.Process.Kill()
 	_ = v.qemu.Wait()
+	v.finishLines()
+}
+
+func (v *vm) finishLines() {
+	for _, s := range v.outputs {
+		if to, ok := s.to.(*lines); ok {
+			to.finish()
+		}
+	}
 }
 
 func newRequest(c *config, via string, h host) request {
@@ -129,5 +163,6 @@ func newRequest(c *config, via string, h host) request {
 		Program: program, Args: h.args, Env: os.Environ(), Dir: dir, Umask: umask, Host: host,
 		Build: c.build(), Via: via, Kernel: c.kernel,
 		OneOut: err1 == nil && err2 == nil && os.SameFile(out, errs),
+		Netdev: h.netdev, Addrs: h.addrs, Peer: h.peer, Loss: c.loss, Capture: h.capture != "", Watched: h.name == "server",
 	}
 }
