@@ -72,7 +72,7 @@ native:
 	$(call suite,native,go test -json -count=1 -race ./...)
 
 lab:
-	$(call suite,lab,go test -json -count=1 -tags lab ./docker)
+	$(call suite,lab,go test -json -count=1 -timeout 20m -tags lab ./docker)
 
 device:
 	-@status=0; for k in $(KERNELS); do echo "== device, kernel $$k"; RXE_KERNEL=$$k docker/test-device || status=1; done; exit $$status

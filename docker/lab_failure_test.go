@@ -67,7 +67,7 @@ func TestFailures(t *testing.T) {
 			want: `RXE_VIA=module: (only root can load a module|(modprobe|ip) .*: exit status 1: not permitted): .*`},
 		{name: "no qemu", script: `
 			RXE_VIA=usb docker/with-rxe true 2>/dev/null # builds it
-			PATH=/nowhere "$PWD/build/lab" true`,
+			PATH=/nowhere "$PWD/build/lab" with-rxe true`,
 			want: `no qemu-system-x86_64 in PATH: run docker/setup \(package qemu-system-x86\)`},
 		{name: "qemu fails", stub: `exit 1`, want: `the VM ended by itself: see /\S+/console\.log`},
 		{name: "boot hangs", env: []string{"RXE_BOOT_TIMEOUT=1"}, stub: hang,

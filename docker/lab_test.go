@@ -1,7 +1,7 @@
 //go:build lab
 
-// Package docker_test tests docker/with-rxe as it is used. Its VMs take no KVM,
-// so that it tests the same everywhere.
+// Package docker_test tests docker/with-rxe and docker/two-hosts as they are used.
+// Its VMs take no KVM, so that it tests the same everywhere.
 package docker_test
 
 import (
@@ -25,20 +25,22 @@ import (
 // limit is the time that a run may take on a busy machine.
 const limit = 100 * time.Second
 
-// lab calls docker/with-rxe with a cache of its own, which is empty but for
-// links to the kernels. So its path finds the lab's QEMU among all processes.
+// lab calls docker/with-rxe, or another script, with a cache of its own, which is
+// empty but for links to the kernels. So its path finds the lab's QEMU among all
+// processes.
 type lab struct {
-	t     *testing.T
-	root  string
-	cache string
-	env   []string
+	t      *testing.T
+	script string
+	root   string
+	cache  string
+	env    []string
 }
 
 func newLab(t *testing.T, env ...string) *lab {
 	t.Helper()
 	root, err := filepath.Abs("..")
 	require.NoError(t, err)
-	l := &lab{t: t, root: root, cache: t.TempDir()}
+	l := &lab{t: t, script: "docker/with-rxe", root: root, cache: t.TempDir()}
 	for _, series := range []string{"6.1", "6.12"} {
 		kernel, err := exec.Command(filepath.Join(root, "docker/fetch-kernel"), series).Output()
 		require.NoError(t, err, "fetch-kernel %s", series)
@@ -73,17 +75,17 @@ func (l *lab) getenv(name string) (value string) {
 	return value
 }
 
-// command returns the call of with-rxe, which ends with the test at the latest.
+// command returns the call of the script, which ends with the test at the latest.
 func (l *lab) command(args ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	l.t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, filepath.Join(l.root, "docker/with-rxe"), args...)
+	cmd := exec.CommandContext(ctx, filepath.Join(l.root, l.script), args...)
 	cmd.Env = l.env
 	cmd.Dir = l.root
 	return cmd
 }
 
-// run runs with-rxe to its end, and checks that it leaves no process.
+// run runs the script to its end, and checks that it leaves no process.
 func (l *lab) run(args ...string) (stdout, stderr string, status int) {
 	l.t.Helper()
 	var out, errs bytes.Buffer
@@ -104,7 +106,7 @@ func exitStatus(t *testing.T, err error) int {
 	return 0
 }
 
-// processes returns the processes, other than with-rxe's own, that have the
+// processes returns the processes, other than the script's own, that have the
 // lab's cache in their arguments.
 func (l *lab) processes() (found []string) {
 	names, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -123,7 +125,7 @@ func (l *lab) requireNoProcesses() {
 		"QEMU has survived")
 }
 
-// start starts with-rxe and waits until it has printed the line on stdout.
+// start starts the script and waits until it has printed the line on stdout.
 func (l *lab) start(line string, args ...string) *exec.Cmd {
 	l.t.Helper()
 	cmd := l.command(args...)

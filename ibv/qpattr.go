@@ -23,10 +23,20 @@ const (
 // Implements: ibv_global_route
 type GRH struct {
 	DGID         GID    // the peer's GID
-	FlowLabel    uint32 // 20 bits; RoCE v2 derives the UDP source port from it
+	FlowLabel    uint32 // 20 bits; see FlowLabelToUDPSport
 	SGIDIndex    uint8  // index of the own GID in the port's table
 	HopLimit     uint8  // on RoCE v2 Linux takes the route's instead
 	TrafficClass uint8  // DSCP in the upper six bits, ECN in the lower two
+}
+
+// FlowLabelToUDPSport returns the UDP source port of RoCE v2 packets with that flow
+// label, of which it takes 20 bits: one from 0xC000 on, for switches to spread flows by.
+// It is for a label that is not zero; with zero the device chooses a port by itself.
+//
+// Implements: ibv_flow_label_to_udp_sport
+func FlowLabelToUDPSport(flowLabel uint32) uint16 {
+	const low, least = 1<<14 - 1, 0xC000
+	return uint16(flowLabel&low^flowLabel&maxFlowLabel>>14) | least
 }
 
 // AHAttr is an address vector: the way to a peer.

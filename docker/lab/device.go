@@ -21,11 +21,16 @@ var errNoDevice = errors.New("no usable RDMA device on this host")
 type device struct {
 	name string
 	addr string // an address of its network interface; "" if it has none
+	peer string // that of the other host; "" if there is none
 }
 
 // environ returns env with what the command is told about the device.
 func (d device) environ(env []string, via, kernel string) []string {
-	for _, kv := range []string{"RXE_DEV=" + d.name, "RXE_ADDR=" + d.addr, "RXE_VIA=" + via, "RXE_KERNEL=" + kernel} {
+	told := []string{"RXE_DEV=" + d.name, "RXE_ADDR=" + d.addr, "RXE_VIA=" + via, "RXE_KERNEL=" + kernel}
+	if d.peer != "" {
+		told = append(told, "RXE_PEER="+d.peer)
+	}
+	for _, kv := range told {
 		name := kv[:strings.IndexByte(kv, '=')+1]
 		env = slices.DeleteFunc(env, func(old string) bool { return strings.HasPrefix(old, name) })
 		env = append(env, kv)

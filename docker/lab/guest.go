@@ -4,13 +4,16 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -30,9 +33,9 @@ func inLabVM() bool { return readLine("/proc/1/comm") == guestInit[1:] }
 func guestMain() {
 	g := &guest{}
 	err := g.run()
-	fmt.Println("with-rxe: guest:", err) // to the console
+	fmt.Println("lab: guest:", err) // to the console
 	if g.reports != nil {
-		_ = g.reports.Encode(report{Stage: stageFailed, Text: err.Error()})
+		_ = g.report(report{Stage: stageFailed, Text: err.Error()})
 		select {} // the host ends us
 	}
 	restart()
@@ -42,10 +45,17 @@ func guestMain() {
 func restart() { _ = unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART) }
 
 type guest struct {
-	control *bufio.Reader
-	reports *gob.Encoder
-	out     *output
-	err     *output
+	control   *bufio.Reader
+	reporting sync.Mutex
+	reports   *gob.Encoder
+	outputs   []*output // in the order of their ports
+	capture   *capture  // nil without
+}
+
+func (g *guest) report(r report) error {
+	g.reporting.Lock()
+	defer g.reporting.Unlock()
+	return g.reports.Encode(r)
 }
 
 // run boots the guest and runs the command. It returns only if that fails.
@@ -61,7 +71,7 @@ func (g *guest) run() error {
 		return err
 	}
 	g.control, g.reports = bufio.NewReader(control), gob.NewEncoder(control)
-	if err := g.reports.Encode(report{Stage: stageInit, Text: kernelRelease()}); err != nil {
+	if err := g.report(report{Stage: stageInit, Text: kernelRelease()}); err != nil {
 		return err
 	}
 	var r request
@@ -78,27 +88,66 @@ func (g *guest) run() error {
 	if err := tool("", "ip", "link", "set", "lo", "up"); err != nil {
 		return err
 	}
-	d, err := addSoftDevice("rxe0", "dummy0", 0)
+	d, err := addNetwork(r)
 	if err != nil {
 		return err
 	}
-	if g.out, err = outputTo(portOut); err != nil {
-		return err
+	for port := portOut; port <= portErr; port++ {
+		o, err := outputTo(port)
+		if err != nil {
+			return err
+		}
+		g.outputs = append(g.outputs, o)
 	}
-	if g.err, err = outputTo(portErr); err != nil {
-		return err
+	if r.Capture {
+		port, err := openPort(portCapture)
+		if err != nil {
+			return err
+		}
+		if g.capture, err = startCapture(r.Netdev, port); err != nil {
+			return err
+		}
 	}
 	if err := os.Chdir(r.Dir); err != nil {
 		return err
 	}
-	if err := g.reports.Encode(report{Stage: stageReady, Text: d.name}); err != nil {
+	if err := g.report(report{Stage: stageReady, Text: d.name}); err != nil {
 		return err
+	}
+	if _, err := g.control.ReadByte(); err != nil { // mayStart
+		restart()
 	}
 	status, err := g.runCommand(r, d.environ(r.Env, r.Via, r.Kernel))
 	if err != nil {
-		fmt.Fprintln(g.err.pipe, "with-rxe:", err)
+		fmt.Fprintf(g.outputs[1].pipe, "%s: %v\n", r.Program, err)
 	}
 	return g.end(status)
+}
+
+// addNetwork makes the device and its network.
+func addNetwork(r request) (*softDevice, error) {
+	if !exists("/sys/class/net/" + r.Netdev) {
+		if err := addDummy(r.Netdev); err != nil {
+			return nil, err
+		}
+	}
+	d, err := addSoftDevice("rxe0", r.Netdev, r.Addrs)
+	if err != nil {
+		return nil, err
+	}
+	d.peer = r.Peer
+	if r.Loss != "" {
+		if err := tool("", "tc", "qdisc", "add", "dev", r.Netdev, "root", "netem", "loss", r.Loss+"%"); err != nil {
+			return nil, err
+		}
+	}
+	for range 500 { // the link of a network card comes up a moment after it was told to
+		if err = checkUsable("/", d.name); err == nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return d, err
 }
 
 // runCommand runs the command and returns its status.
@@ -116,7 +165,7 @@ func (g *guest) runCommand(r request, env []string) (int, error) {
 	if err != nil {
 		return statusFailed, err
 	}
-	files := []uintptr{null.Fd(), g.out.pipe.Fd(), g.err.pipe.Fd()}
+	files := []uintptr{null.Fd(), g.outputs[0].pipe.Fd(), g.outputs[1].pipe.Fd()}
 	if r.OneOut {
 		files[2] = files[1]
 	}
@@ -132,6 +181,9 @@ func (g *guest) runCommand(r request, env []string) (int, error) {
 		return 126, fmt.Errorf("%s: %w", path, err)
 	}
 	go g.forwardSignals(pid)
+	if r.Watched {
+		go g.watch()
+	}
 	return reap(pid), nil
 }
 
@@ -141,15 +193,28 @@ func (g *guest) end(status int) error {
 	// As in a container nothing outlives the command; so its pipes end as well.
 	_ = unix.Kill(-1, unix.SIGKILL)
 	r := report{Stage: stageExit, Status: status}
-	var err error
-	if r.Out, err = g.out.finish(); err != nil {
-		return err
+	var captured []int64
+	if g.capture != nil {
+		n, err := g.capture.finish()
+		lost, err2 := g.capture.lost()
+		if err := errors.Join(err, err2); err != nil {
+			return err
+		}
+		if lost > 0 {
+			fmt.Fprintf(g.outputs[1].pipe, "two-hosts: %d packets are not in the capture, which was too slow\n", lost)
+		}
+		captured = append(captured, n)
 	}
-	if r.Err, err = g.err.finish(); err != nil {
-		return err
+	for _, o := range g.outputs {
+		n, err := o.finish()
+		if err != nil {
+			return err
+		}
+		r.Sent = append(r.Sent, n)
 	}
+	r.Sent = append(r.Sent, captured...)
 	unix.Sync()
-	if err := g.reports.Encode(r); err != nil {
+	if err := g.report(r); err != nil {
 		return err
 	}
 	select {} // the host ends us
@@ -165,6 +230,36 @@ func (g *guest) forwardSignals(pid int) {
 		}
 		_ = unix.Kill(-pid, unix.Signal(s))
 	}
+}
+
+// watch tells the host when a program listens: one of ours, since there is no other here.
+func (g *guest) watch() {
+	const often = 50 * time.Millisecond
+	for n := 1; !listensByTCP() && (n%10 != 0 || !listensByCM()); n++ { // the second costs much more
+		time.Sleep(often)
+	}
+	_ = g.report(report{Stage: stageListening}) // or the host is gone
+}
+
+func listensByTCP() bool {
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		b, _ := os.ReadFile(table)
+		for line := range strings.Lines(string(b)) {
+			if f := strings.Fields(line); len(f) > 3 && f[3] == "0A" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func listensByCM() bool {
+	path, err := lookTool("rdma")
+	if err != nil {
+		return false
+	}
+	out, _ := exec.Command(path, "resource", "show", "cm_id").Output() // reap takes its status
+	return bytes.Contains(out, []byte("state LISTEN"))
 }
 
 // reap waits for children, all of them as process 1 must, until pid has ended,

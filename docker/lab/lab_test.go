@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // tree makes files below a folder and returns the folder.
@@ -60,8 +62,8 @@ func TestFindDevice(t *testing.T) {
 		err    string
 		none   bool // so that another way may be tried
 	}{
-		{"first active", host, "", device{"mlx5_1", "10.1.2.3"}, "", false},
-		{"by name", host, "mlx5_1", device{"mlx5_1", "10.1.2.3"}, "", false},
+		{"first active", host, "", device{name: "mlx5_1", addr: "10.1.2.3"}, "", false},
+		{"by name", host, "mlx5_1", device{name: "mlx5_1", addr: "10.1.2.3"}, "", false},
 		{"down", host, "mlx5_0", device{}, "RXE_DEV=mlx5_0: no active port", false},
 		{"no node", host, "mlx5_2", device{}, "uverbs8: no such file or directory", false},
 		{"no verbs", host, "mlx5_3", device{}, "RXE_DEV=mlx5_3: no uverbs node", false},
@@ -70,7 +72,7 @@ func TestFindDevice(t *testing.T) {
 		{"nothing", nil, "", device{}, "no usable RDMA device on this host", true},
 		{"nothing by name", nil, "rxe0", device{}, "RXE_DEV=rxe0: this host has no RDMA device", false},
 		{"another run's", ours, "", device{}, "no usable RDMA device on this host", true},
-		{"another run's by name", ours, ourPrefix + "0", device{ourPrefix + "0", ""}, "", false},
+		{"another run's by name", ours, ourPrefix + "0", device{name: ourPrefix + "0"}, "", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := findDevice(tree(t, c.files), c.device)
@@ -87,10 +89,82 @@ func TestFindDevice(t *testing.T) {
 
 func TestEnvironReplaces(t *testing.T) {
 	env := []string{"RXE_DEV=old", "RXE_DEVICE=kept", "RXE_VIA=old", "PATH=/bin", "RXE_DEV=older"}
-	got := device{"rxe0", "192.0.2.1"}.environ(env, viaTCG, "6.1")
+	got := device{name: "rxe0", addr: "192.0.2.1"}.environ(env, viaTCG, "6.1")
 	assert.ElementsMatch(t, []string{
 		"RXE_DEVICE=kept", "PATH=/bin", "RXE_DEV=rxe0", "RXE_ADDR=192.0.2.1", "RXE_VIA=tcg", "RXE_KERNEL=6.1",
 	}, got)
+}
+
+func TestArgumentsOfTwoHosts(t *testing.T) {
+	t.Setenv("RXE_VIA", "tcg")
+	t.Setenv("GOVERBS_CACHE", t.TempDir())
+	for _, name := range []string{"RXE_ICOUNT", "RXE_MEM", "RXE_KERNEL"} {
+		t.Setenv(name, "")
+	}
+	program = "two-hosts"
+	defer func() { program = "" }()
+	c, err := configure([]string{"--loss=2.50", "-capture", "x y", "a", "-b", "c d", "--", "e", "--", "--loss"})
+	require.NoError(t, err)
+	require.Len(t, c.hosts, 2)
+	assert.Equal(t, []string{"a", "-b", "c d"}, c.hosts[0].args)
+	assert.Equal(t, []string{"e", "--", "--loss"}, c.hosts[1].args)
+	assert.Equal(t, "x y", c.hosts[0].capture)
+	assert.Empty(t, c.hosts[1].capture)
+	assert.Equal(t, "2.5", c.loss)
+	assert.Equal(t, 512, c.memory)
+	for _, loss := range []string{"-1", "101", "NaN", "2%", ""} {
+		_, err := configure([]string{"--loss", loss, "a", "--", "b"})
+		assert.ErrorContains(t, err, "want per cent, from 0 to 100", loss)
+	}
+}
+
+// TestCaptureIsComplete has packets that were not read when the capture was to end.
+func TestCaptureIsComplete(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK, 0)
+	require.NoError(t, err)
+	socket, peer := os.NewFile(uintptr(fds[0]), "socket"), os.NewFile(uintptr(fds[1]), "peer")
+	defer socket.Close()
+	defer peer.Close()
+	for _, packet := range []string{"one", "two"} {
+		_, err := io.WriteString(peer, packet)
+		require.NoError(t, err)
+	}
+	require.NoError(t, socket.SetReadDeadline(time.Now())) // so that it reads nothing before
+	var out bytes.Buffer
+	c, err := captureFrom(socket, &out)
+	require.NoError(t, err)
+	n, err := c.finish()
+	require.NoError(t, err)
+	assert.EqualValues(t, 24+16+3+16+3, n)
+	assert.EqualValues(t, n, out.Len())
+	assert.Regexp(t, `(?s)one.*two\z`, out.String())
+	_, err = io.WriteString(peer, "late")
+	require.NoError(t, err)
+	_, err = unix.Read(fds[0], make([]byte, 10))
+	assert.ErrorIs(t, err, unix.EAGAIN, "nothing comes after the end")
+}
+
+func TestLines(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "out")
+	f, err := os.Create(name)
+	require.NoError(t, err)
+	defer f.Close()
+	a, b := &lines{prefix: "a: ", to: f}, &lines{prefix: "b: ", to: f}
+	for _, w := range []struct {
+		to   *lines
+		text string
+	}{{a, "1"}, {b, "one\n\ntw"}, {a, "2\n3\n4"}, {b, "o"}, {a, "5"}} {
+		n, err := io.WriteString(w.to, w.text)
+		assert.NoError(t, err)
+		assert.Equal(t, len(w.text), n)
+	}
+	for range 2 {
+		b.finish()
+		a.finish()
+	}
+	got, err := os.ReadFile(name)
+	require.NoError(t, err)
+	assert.Equal(t, "b: one\nb: \na: 12\na: 3\nb: two\na: 45\n", string(got))
 }
 
 func TestRunCommand(t *testing.T) {
@@ -148,7 +222,7 @@ func TestKVMThatFailsIsRemembered(t *testing.T) {
 			calls := filepath.Join(t.TempDir(), "calls")
 			t.Setenv("CALLS", calls)
 			t.Setenv("HANG", hang)
-			c := config{root: root, cache: t.TempDir(), kvm: os.DevNull, memory: 512, boot: time.Second, args: []string{"true"}}
+			c := config{root: root, cache: t.TempDir(), kvm: os.DevNull, memory: 512, boot: time.Second, hosts: []host{{args: []string{"true"}}}}
 			for _, want := range []string{"kvm tcg,thread=multi", "tcg,thread=multi"} {
 				_, err := runInVM(&c, nil)
 				assert.ErrorContains(t, err, "the VM ended by itself")

@@ -1,7 +1,8 @@
 //go:build linux
 
 // Command lab runs a command with a usable RDMA device. It is what
-// docker/with-rxe builds and starts; how it is used is written there.
+// docker/with-rxe builds and starts, with its own name as first argument; how it
+// is used is written there.
 //
 // It is also the init of the VM that it boots when there is no other way to a
 // device: see guest.go.
@@ -15,6 +16,9 @@ import (
 	"strings"
 	"time"
 )
+
+// program is the script that called.
+var program string
 
 // statusFailed is the exit status when the lab fails, not the command.
 const statusFailed = 125
@@ -34,7 +38,12 @@ func main() {
 	if os.Args[0] == guestInit {
 		guestMain()
 	}
-	status, err := run()
+	if len(os.Args) < 2 {
+		fmt.Fprintln(os.Stderr, "lab: docker/with-rxe calls it")
+		os.Exit(statusFailed)
+	}
+	program = os.Args[1]
+	status, err := run(os.Args[2:])
 	if err != nil {
 		status = statusFailed
 		if !errors.Is(err, errReported) {
@@ -45,8 +54,8 @@ func main() {
 }
 
 // run takes the first way to a device that works and returns the command's status.
-func run() (int, error) {
-	c, err := configure()
+func run(args []string) (int, error) {
+	c, err := configure(args)
 	if err != nil {
 		return 0, err
 	}
@@ -55,7 +64,7 @@ func run() (int, error) {
 		switch {
 		case err == nil:
 			say("device %s of this host", d.name)
-			return become(c.args, d.environ(os.Environ(), viaHost, hostSeries()))
+			return become(c.hosts[0].args, d.environ(os.Environ(), viaHost, hostSeries()))
 		case !errors.Is(err, errNoDevice):
 			return 0, err
 		case c.via == viaHost:
@@ -69,7 +78,7 @@ func run() (int, error) {
 		case err == nil:
 			defer m.unload()
 			say("device %s from rdma_rxe, loaded on this host", m.name)
-			return runCommand(c.args, m.environ(os.Environ(), viaModule, hostSeries()), signals)
+			return runCommand(c.hosts[0].args, m.environ(os.Environ(), viaModule, hostSeries()), signals)
 		case c.via == viaModule:
 			return 0, fmt.Errorf("RXE_VIA=module: %w: without RXE_VIA, a VM can provide a device", err)
 		}
@@ -79,5 +88,5 @@ func run() (int, error) {
 
 // say prints a line of the lab's own on stderr.
 func say(format string, args ...any) {
-	fmt.Fprintln(os.Stderr, "with-rxe: "+strings.TrimSpace(fmt.Sprintf(format, args...)))
+	fmt.Fprintln(os.Stderr, program+": "+strings.TrimSpace(fmt.Sprintf(format, args...)))
 }

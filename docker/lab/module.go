@@ -16,7 +16,7 @@ const ourPrefix = "withrxe"
 
 func isOurs(name string) bool { return strings.HasPrefix(name, ourPrefix) }
 
-// softDevice is a soft RDMA device on a dummy interface of its own.
+// softDevice is a soft RDMA device on an interface.
 type softDevice struct {
 	device
 	netdev string
@@ -48,7 +48,11 @@ func loadModule() (s *softDevice, err error) {
 		n++
 	}
 	name := fmt.Sprint(ourPrefix, n)
-	if s, err = addSoftDevice(name, name, n); err != nil {
+	if err := addDummy(name); err != nil {
+		return nil, err
+	}
+	if s, err = addSoftDevice(name, name, soloAddrs(n)); err != nil {
+		deleteLink(name)
 		return nil, err
 	}
 	s.loaded = loaded
@@ -76,43 +80,48 @@ func unloadModules(names []string) {
 	}
 }
 
-// addSoftDevice makes a device and its interface, with addresses that belong to
-// documentation and so to no real network.
-func addSoftDevice(name, netdev string, n int) (*softDevice, error) {
-	s := &softDevice{device: device{name: name, addr: fmt.Sprintf("192.0.2.%d", n+1)}, netdev: netdev}
-	if err := tool("", "ip", "link", "add", netdev, "type", "dummy"); err != nil {
-		return nil, err
-	}
-	batch := "address add " + s.addr + "/24 dev " + netdev + "\n"
-	if readLine("/proc/sys/net/ipv6/conf/default/disable_ipv6") == "0" {
-		batch += fmt.Sprintf("address add 2001:db8::%x/64 dev %s\n", n+1, netdev)
+// soloAddrs returns addresses for a device that has no network but its own. They
+// belong to documentation, and so to no real network.
+func soloAddrs(n int) []string {
+	return []string{fmt.Sprintf("192.0.2.%d/24", n+1), fmt.Sprintf("2001:db8::%x/64", n+1)}
+}
+
+func addDummy(netdev string) error { return tool("", "ip", "link", "add", netdev, "type", "dummy") }
+
+// addSoftDevice makes a device on an interface, which gets the addresses, the first
+// of them IPv4.
+func addSoftDevice(name, netdev string, addrs []string) (*softDevice, error) {
+	addr, _, _ := strings.Cut(addrs[0], "/")
+	batch := ""
+	for _, a := range addrs {
+		if !strings.Contains(a, ":") {
+			batch += "address add " + a + " dev " + netdev + "\n"
+		} else if readLine("/proc/sys/net/ipv6/conf/default/disable_ipv6") == "0" {
+			batch += "address add " + a + " dev " + netdev + " nodad\n" // usable at once
+		}
 	}
 	err := tool(batch+"link set "+netdev+" up\n", "ip", "-batch", "-")
 	if err == nil {
 		err = tool("", "rdma", "link", "add", name, "type", "rxe", "netdev", netdev)
 	}
 	if err != nil {
-		s.remove()
 		return nil, err
 	}
-	return s, nil
+	return &softDevice{device: device{name: name, addr: addr}, netdev: netdev}, nil
 }
 
 func (s *softDevice) remove() {
 	_ = tool("", "rdma", "link", "delete", s.name)
-	_ = tool("", "ip", "link", "delete", s.netdev)
+	deleteLink(s.netdev)
 }
+
+func deleteLink(netdev string) { _ = tool("", "ip", "link", "delete", netdev) }
 
 // tool runs a program of the system with that input. What it says becomes the error.
 func tool(input, name string, args ...string) error {
-	path, err := exec.LookPath(name)
-	for _, dir := range []string{"/usr/sbin/", "/sbin/"} {
-		if err != nil {
-			path, err = exec.LookPath(dir + name)
-		}
-	}
+	path, err := lookTool(name)
 	if err != nil {
-		return fmt.Errorf("no %s on this machine: run docker/setup", name)
+		return err
 	}
 	cmd := exec.Command(path, args...)
 	cmd.Stdin = strings.NewReader(input)
@@ -122,4 +131,18 @@ func tool(input, name string, args ...string) error {
 		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, line)
 	}
 	return nil
+}
+
+// lookTool finds a program of the system, also one that is for root.
+func lookTool(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	for _, dir := range []string{"/usr/sbin/", "/sbin/"} {
+		if err != nil {
+			path, err = exec.LookPath(dir + name)
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("no %s on this machine: run docker/setup", name)
+	}
+	return path, nil
 }

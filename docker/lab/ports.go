@@ -12,60 +12,73 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The guest and this program on the host speak through three virtio ports, each
-// of which is a socket of QEMU's on the host. On the control port the host sends
-// a request (gob) and then signals (a byte each), and the guest sends reports
-// (gob). On the others the guest sends what the command prints.
+// The guest and this program on the host speak through virtio ports, each of which
+// is a socket of QEMU's on the host. On the control port the host sends a request
+// (gob), and then a byte when the command may start and one for each signal; the
+// guest sends reports (gob). On the others the guest sends what the command prints,
+// and the packets of its network.
 const (
 	portControl = 1 + iota
 	portOut
 	portErr
+	portCapture // if asked for
 )
+
+// mayStart is what stands for no signal.
+const mayStart byte = 0
 
 // request is what the guest runs.
 type request struct {
-	Args   []string
-	Env    []string
-	Dir    string
-	Umask  int
-	Host   string // name of the host
-	Build  string // folder that is shared with the host for writing too
-	Via    string
-	Kernel string
-	OneOut bool // both outputs are the same file, and are to keep their order
+	Program string // that was called on the host
+	Args    []string
+	Env     []string
+	Dir     string
+	Umask   int
+	Host    string // name of the host
+	Build   string // folder that is shared with the host for writing too
+	Via     string
+	Kernel  string
+	OneOut  bool // both outputs are the same file, and are to keep their order
+
+	Netdev  string   // of the device; made if it is a dummy
+	Addrs   []string // of Netdev
+	Peer    string   // the other host's first address
+	Loss    string   // per cent of packets sent, or ""
+	Capture bool     // the packets are wanted
+	Watched bool     // the host waits for stageListening
 }
 
 // report is what the guest says. Status and counts come with stageExit.
 type report struct {
-	Stage    stage
-	Text     string // the kernel's release, the device, or the error
-	Status   int    // of the command
-	Out, Err int64  // bytes that the command has printed
+	Stage  stage
+	Text   string  // the kernel's release, the device, or the error
+	Status int     // of the command
+	Sent   []int64 // bytes, for each of the ports from portOut on
 }
 
 type stage int
 
 const (
-	stageStart  stage = iota // nothing heard yet
-	stageInit                // the kernel has started our init
-	stageReady               // the device is there, and the command starts
-	stageExit                // the command has ended
-	stageFailed              // the guest could not get that far
+	stageStart     stage = iota // nothing heard yet
+	stageInit                   // the kernel has started our init
+	stageReady                  // the device is there, and the command may start
+	stageListening              // a program of the command waits for clients
+	stageExit                   // the command has ended
+	stageFailed                 // the guest could not get that far
 )
 
 // stream copies one of the command's outputs to ours.
 type stream struct {
-	to       *os.File
+	to       io.Writer
 	copied   atomic.Int64
-	advanced chan struct{} // copied has grown
-	failed   chan error
+	advanced chan<- struct{} // copied has grown
 }
 
-func newStream(to, from *os.File) *stream {
-	s := &stream{to: to, advanced: make(chan struct{}, 1), failed: make(chan error, 1)}
+func (l *lab) newStream(to io.Writer, from *os.File) *stream {
+	s := &stream{to: to, advanced: l.advanced}
 	go func() {
 		if _, err := io.Copy(s, from); err != nil {
-			s.failed <- fmt.Errorf("cannot pass on what the command prints: %w", err)
+			l.failed <- fmt.Errorf("cannot pass on what comes from the VM: %w", err)
 		}
 	}()
 	return s

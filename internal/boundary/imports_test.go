@@ -54,6 +54,7 @@ var mayImport = map[string][]string{
 	"docker/lab":                    {"golang.org/x/sys/unix"},
 	"internal/boundary":             {},
 	"internal/cmd/genstub":          {},
+	"internal/cmd/greet":            {"ibv", "cq", "mr"},
 	"internal/cmd/testsum":          {},
 	"internal/fakedev":              {},
 	"internal/fakedev/fakedevtest":  {"ibv", "cq", "mr", "internal/fakedev", "internal/rdmatest", "github.com/stretchr/testify/require"},

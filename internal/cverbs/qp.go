@@ -171,3 +171,9 @@ func QPAddr(qp QP) uintptr { return uintptr(unsafe.Pointer(qp.p)) }
 
 // CQAddr returns the address that PollCQ takes.
 func CQAddr(cq CQ) uintptr { return uintptr(unsafe.Pointer(cq.p)) }
+
+// FlowLabelToUDPSport stands for ibv_flow_label_to_udp_sport. Tests hold ibv's own
+// against it.
+func FlowLabelToUDPSport(label uint32) uint16 {
+	return uint16(C.ibv_flow_label_to_udp_sport(C.uint32_t(label)))
+}
