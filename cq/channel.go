@@ -158,10 +158,14 @@ func reqNotify(s *core.CQ, solicitedOnly bool) error {
 	if solicitedOnly {
 		as = core.ArmedSolicited
 	}
-	// Before the call, for the event may be taken before it returns.
-	was := s.Armed.Swap(max(as, s.Armed.Load()))
+	// Before the call, for the event may be taken before it returns. Taking one lowers Armed at
+	// any time, and only this raises it: to no more than what the device is asked for now, or it
+	// might say that a wait may sleep which nothing wakes. Too low costs one more call.
+	if s.Armed.Load() < as {
+		s.Armed.Store(as)
+	}
 	if err := cverbs.ReqNotifyCQ(s.H, solicitedOnly); err != nil {
-		s.Armed.Store(was)
+		s.Armed.Store(core.NotArmed)
 		return fail(err, "")
 	}
 	return nil
