@@ -171,3 +171,6 @@ func QPAddr(qp QP) uintptr { return uintptr(unsafe.Pointer(qp.p)) }
 
 // CQAddr returns the address that PollCQ takes.
 func CQAddr(cq CQ) uintptr { return uintptr(unsafe.Pointer(cq.p)) }
+
+// CompChannelAddr returns the address of a completion channel, which no call takes.
+func CompChannelAddr(ch CompChannel) uintptr { return uintptr(unsafe.Pointer(ch.p)) }

@@ -135,6 +135,8 @@ func QPAddr(QP) (r0 uintptr) { return r0 }
 
 func CQAddr(CQ) (r0 uintptr) { return r0 }
 
+func CompChannelAddr(CompChannel) (r0 uintptr) { return r0 }
+
 func CreateSRQ(PD, SRQAttr) (r0 SRQ, r1 SRQAttr, _ error) { return r0, r1, ErrNoCgo }
 
 func ModifySRQ(SRQ, SRQAttr, uint32) error { return ErrNoCgo }
