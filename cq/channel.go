@@ -45,6 +45,7 @@ func NewChannel(ctx *ibv.Context) (*Channel, error) {
 		s.Discard()
 		return nil, &ibv.OpError{Op: op, Object: c.Name, Err: err, Reason: whyNoChannel(err)}
 	}
+	c.Put(cverbs.CompChannelAddr(s.H), s)
 	s.Ready(core.Label(uint32(fd), c))
 	handle := &Channel{s}
 	life.Guard(handle, &s.Node)
@@ -70,11 +71,13 @@ func whyNoChannel(err error) string {
 
 func closeChannel(s *core.Channel) error {
 	s.Events.Close()
-	err := cverbs.DestroyCompChannel(s.H)
-	if errors.Is(err, syscall.EBUSY) && s.Ctx.Gone(syscall.EIO) == nil {
-		return nil // libibverbs counts completion queues that went with the device
-	}
-	return err
+	return s.Ctx.Destroy(cverbs.CompChannelAddr(s.H), s, func() error {
+		err := cverbs.DestroyCompChannel(s.H)
+		if errors.Is(err, syscall.EBUSY) && s.Ctx.Gone(syscall.EIO) == nil {
+			return nil // libibverbs counts completion queues that went with the device
+		}
+		return err
+	})
 }
 
 // String names the channel and its device.
@@ -85,7 +88,8 @@ func (ch *Channel) String() string { return ch.s.String() }
 // queues that a Wait waits for go there. One that fails is returned once more, for a poll
 // to tell the failure. Where ctx ends first GetEvent fails with its
 // cause, which after a deadline matches os.ErrDeadlineExceeded; when the channel is
-// closed with an error that matches ibv.ErrClosed and os.ErrClosed.
+// closed with an error that matches ibv.ErrClosed and os.ErrClosed; when the device has
+// failed with ibv.ErrDeviceFatal.
 //
 // Most programs want [CQ.Wait], which has no wakeup to lose.
 //
@@ -95,7 +99,11 @@ func (ch *Channel) GetEvent(ctx context.Context) (*CQ, error) {
 	for {
 		e, err := ch.s.Events.Next(ctx)
 		if err != nil {
-			return nil, waitFailed(&ch.s.Node, err)
+			return nil, waitFailed(&ch.s.Node, ch.s.Ctx, err)
+		}
+		if e.Key == nil {
+			ch.s.Events.Add(e) // for the others
+			return nil, waitFailed(&ch.s.Node, ch.s.Ctx, ch.s.Ctx.Failure())
 		}
 		if q, ok := e.Key.Handle().(*CQ); ok { // else nobody has it any more
 			return q, nil
@@ -116,11 +124,14 @@ func (ch *Channel) Close() error {
 	return nil
 }
 
-// waitFailed is the error of a wait on object.
-func waitFailed(object *life.Node, err error) error {
+// waitFailed is the error of a wait on object, of the device c.
+func waitFailed(object *life.Node, c *core.Context, err error) error {
 	e := &ibv.OpError{Op: "ibv_get_cq_event", Object: object.String(), Err: err}
-	if errors.Is(err, os.ErrClosed) {
+	switch {
+	case errors.Is(err, os.ErrClosed):
 		e.Kind = ibv.ErrClosed
+	case errors.Is(err, syscall.EIO) && c.Gone(err) == nil: // the event that says so may still be on its way
+		e.Kind = ibv.ErrDeviceFatal
 	}
 	return e
 }
@@ -158,10 +169,14 @@ func reqNotify(s *core.CQ, solicitedOnly bool) error {
 	if solicitedOnly {
 		as = core.ArmedSolicited
 	}
-	// Before the call, for the event may be taken before it returns.
-	was := s.Armed.Swap(max(as, s.Armed.Load()))
+	// Before the call, for the event may be taken before it returns. Taking one lowers Armed at
+	// any time, and only this raises it: to no more than what the device is asked for now, or it
+	// might say that a wait may sleep which nothing wakes. Too low costs one more call.
+	if s.Armed.Load() < as {
+		s.Armed.Store(as)
+	}
 	if err := cverbs.ReqNotifyCQ(s.H, solicitedOnly); err != nil {
-		s.Armed.Store(was)
+		s.Armed.Store(core.NotArmed)
 		return fail(err, "")
 	}
 	return nil
@@ -209,7 +224,7 @@ func (q *CQ) wait(ctx context.Context, wcs []WC, as int32) (n int, err error) {
 		case err == nil:
 			s.Channel.Events.Wake(s) // who waits beside, for nothing is armed any more
 		case !errors.Is(err, fdwait.ErrWoken):
-			return 0, waitFailed(&s.Node, err)
+			return 0, waitFailed(&s.Node, s.Ctx, err)
 		}
 	}
 }

@@ -404,7 +404,62 @@ func TestUnpluggedChannel(t *testing.T) {
 	require.NoError(t, err)
 	b.Unplug()
 	require.NoError(t, b.Ctx.CloseAll())
-	assert.Empty(t, b.Bench.Open())
+	assert.Empty(t, b.Open())
+}
+
+// TestWaitsOfFailedDevice: nobody goes on to wait for a device that has failed, also where
+// its channel has no completion queue.
+func TestWaitsOfFailedDevice(t *testing.T) {
+	for _, cqs := range []int{0, 2} {
+		b := newChannelBed(t, cqs)
+		ended := make(chan error)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		for range 3 {
+			go func() {
+				for {
+					if _, err := b.ch.GetEvent(ctx); err != nil {
+						ended <- err
+						return
+					}
+				}
+			}()
+		}
+		for i := range cqs {
+			go func() {
+				_, err := b.qps[i].Send.Wait(ctx, make([]cq.WC, 1))
+				ended <- err
+			}()
+		}
+		b.waitParked(t, 3+cqs)
+		b.Raise(int(ibv.EventDeviceFatal), 0)
+		for range 3 + cqs {
+			require.ErrorIs(t, <-ended, ibv.ErrDeviceFatal)
+		}
+		for _, q := range b.qps { // what was told of them is not told again
+			require.ErrorIs(t, q.Send.ReqNotify(false), ibv.ErrDeviceFatal)
+		}
+		require.Eventually(t, func() bool {
+			_, err := b.ch.GetEvent(ctx)
+			return errors.Is(err, ibv.ErrDeviceFatal)
+		}, 5*time.Second, time.Millisecond)
+		require.NoError(t, b.Ctx.CloseAll())
+		_, err := b.ch.GetEvent(ctx)
+		require.ErrorIs(t, err, ibv.ErrClosed)
+		assert.Empty(t, b.Open())
+	}
+}
+
+// TestWaitsOfRemovedDevice: a channel may tell of the removal before any event does.
+func TestWaitsOfRemovedDevice(t *testing.T) {
+	b := newChannelBed(t, 1)
+	b.Unplug()
+	b.Fail("ibv_get_cq_event", syscall.EIO, -1)
+	_, err := b.qps[0].Send.Wait(soon(t), make([]cq.WC, 1))
+	require.ErrorIs(t, err, ibv.ErrDeviceFatal)
+	_, err = b.ch.GetEvent(soon(t))
+	require.ErrorIs(t, err, ibv.ErrDeviceFatal)
+	require.ErrorIs(t, err, syscall.EIO)
 }
 
 // TestDroppedChannel has the collector close a channel and its completion queue.

@@ -259,6 +259,12 @@ func destroy(q *core.CQ) error {
 	return nil
 }
 
+func (q *CQ) closed() bool {
+	q.s.Mu.Lock()
+	defer q.s.Mu.Unlock()
+	return q.s.Closed
+}
+
 func setClosed(q *core.CQ, closed bool) {
 	q.Mu.Lock()
 	defer q.Mu.Unlock()

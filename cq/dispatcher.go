@@ -86,10 +86,10 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 			if err := ctx.Err(); err != nil {
 				return fdwait.Cause(ctx) // also where there is always something to poll
 			}
-		case errors.Is(err, ibv.ErrClosed):
+		case errors.Is(err, ibv.ErrClosed) && d.q.closed(): // and it is not ctx's cause
 			d.fail(err, true)
 			return err
-		case ctx.Err() != nil:
+		case ctx.Err() != nil && !errors.Is(err, d.q.s.Failure()):
 			return err
 		default:
 			d.fail(err, false)
@@ -149,8 +149,11 @@ func (op *Op) end(wc WC, lost error, done bool) (then []func()) {
 }
 
 // Start begins an operation: post must post one signaled work request with the wr_id that
-// it is given, or return an error and have posted nothing. Start returns post's error. It
-// fails too when the completion queue is closed or has failed, without calling post.
+// it is given, or return an error. Start returns post's error, and then nothing was posted.
+// But where that is an *ibv.PostError which says that the device has the work request all
+// the same, the operation has begun: its Wait returns that error, and its memory is the
+// device's until AfterDone. Start fails too when the completion queue is closed or has
+// failed, without calling post.
 func (d *Dispatcher) Start(post func(wrID uint64) error) (*Op, error) {
 	op := &Op{d: d, told: make(chan struct{})}
 	d.mu.Lock()
@@ -162,13 +165,26 @@ func (d *Dispatcher) Start(post func(wrID uint64) error) (*Op, error) {
 	d.next++
 	d.ops[id] = op // before the post, for it may complete at once
 	d.mu.Unlock()
-	if err := post(id); err != nil {
-		d.mu.Lock()
-		delete(d.ops, id)
-		d.mu.Unlock()
+	if err := post(id); err != nil && !d.keeps(id, err) {
 		return nil, err
 	}
 	return op, nil
+}
+
+// keeps ends the operation whose post has failed with err, and reports whether the device
+// may have it.
+func (d *Dispatcher) keeps(id uint64, err error) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var refused *ibv.PostError
+	if !errors.As(err, &refused) || refused.Accepted == 0 {
+		delete(d.ops, id)
+		return false
+	}
+	if op := d.ops[id]; op != nil { // else it has completed
+		op.end(WC{}, err, false)
+	}
+	return true
 }
 
 // Wait waits for the completion of op. Its error is the completion's Err where there is

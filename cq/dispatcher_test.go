@@ -130,6 +130,50 @@ func TestOperationNotPosted(t *testing.T) {
 	assert.Zero(t, b.d.InFlight())
 }
 
+// TestOperationPostedInSpiteOfAnError: a device may fail a post and queue it all the same.
+func TestOperationPostedInSpiteOfAnError(t *testing.T) {
+	b := newDispatcherBed(t)
+	b.qps[0].SQ.FailPost(fakedev.Refusal{RC: int(syscall.EIO), Errno: fakedev.KeepErrno, Bad: fakedev.BadUntouched, Taken: fakedev.TakenAll})
+	op := b.send(t)
+	_, err := op.Wait(soon(t))
+	var failed *ibv.PostError
+	require.ErrorAs(t, err, &failed)
+	require.ErrorIs(t, err, syscall.EIO)
+	free := make(chan struct{})
+	op.AfterDone(func() { close(free) })
+	assert.Equal(t, 1, b.d.InFlight())
+	select {
+	case <-free:
+		t.Error("free while the device has it")
+	default:
+	}
+	b.qps[0].SQ.Complete(fakedev.Completion{})
+	<-free
+	_, err = op.Wait(t.Context())
+	require.ErrorIs(t, err, syscall.EIO, "as it was told before")
+	assert.Zero(t, b.d.InFlight())
+}
+
+// TestDispatcherToldOfTheEndAndMore: what ends Run's ctx does not hide, nor look like, what
+// becomes of the completion queue.
+func TestDispatcherToldOfTheEndAndMore(t *testing.T) {
+	b := newDispatcherBed(t)
+	op := b.send(t)
+	require.ErrorIs(t, b.stop(), context.Canceled)
+	ended, end := context.WithCancelCause(t.Context())
+	end(ibv.ErrClosed)
+	require.ErrorIs(t, b.d.Run(ended), ibv.ErrClosed)
+	op.AfterDone(func() { t.Error("free while the device has it") })
+	assert.Equal(t, 1, b.d.InFlight())
+
+	b.BreakCQ(b.CQs()[0])
+	require.ErrorIs(t, b.d.Run(ended), syscall.EIO)
+	within, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	_, err := op.Wait(within)
+	require.ErrorIs(t, err, syscall.EIO)
+}
+
 func TestDispatcherOfFailedCQ(t *testing.T) {
 	b := newDispatcherBed(t)
 	op := b.send(t)

@@ -43,6 +43,28 @@ func TestNoLostWakeup(t *testing.T) {
 	}
 }
 
+// TestNoLostWakeupBesideReqNotify has somebody else ask for solicited events all the time.
+func TestNoLostWakeupBesideReqNotify(t *testing.T) {
+	b := newChannelBed(t, 1)
+	b.SetComplete(true)
+	qp, q := b.qps[0], b.qps[0].Send
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			for range 100 {
+				assert.NoError(t, q.ReqNotify(true))
+			}
+			time.Sleep(time.Microsecond) // for the others, where there is one processor
+		}
+	})
+	assert.False(t, sleepsThrough(t, q, 20_000, 10*time.Second, library, func(n int) {
+		qp.Post(t, fakedevtest.Sends(b.Region, 0, n)...)
+	}), "it has slept with completions in the queue")
+}
+
 // TestManyWaitersFewThreads has 1,000 goroutines wait on 1,000 channels.
 func TestManyWaitersFewThreads(t *testing.T) {
 	const waiters, mostThreads = 1000, 12

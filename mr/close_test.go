@@ -21,6 +21,41 @@ import (
 
 const patience = 10 * time.Second
 
+// TestUseAfterClose: who posts while somebody else closes gets an error, wherever it is.
+func TestUseAfterClose(t *testing.T) {
+	b := fakedevtest.New(t, fakedev.Config{MemoryWindows: true})
+	qp, region, mw := b.NewQP(t), b.NewRegion(t, ibv.AccessMWBind), b.NewMW(t, ibv.MWType2)
+	require.NoError(t, region.Close())
+	inline := ibv.Send(1, ibv.SendSignaled|ibv.SendInline, region.SGE(0, 8))
+	bind := ibv.BindMW(1, ibv.SendSignaled, region.MWBind(mw, 0, 16, ibv.AccessRemoteRead))
+	for _, wr := range []ibv.SendWR{ibv.Send(1, ibv.SendSignaled, region.SGE(0, 8)), inline, bind} {
+		_, err := qp.PostSend([]ibv.SendWR{wr})
+		require.ErrorIs(t, err, ibv.ErrClosed)
+	}
+	_, err := qp.PostRecv([]ibv.RecvWR{ibv.Recv(1, region.SGE(0, 8))})
+	require.ErrorIs(t, err, ibv.ErrClosed)
+	assert.Empty(t, qp.SQ.WRIDs())
+	assert.Empty(t, qp.RQ.WRIDs())
+	require.Panics(t, func() { region.SGE(0, 1<<20) }, "outside it")
+
+	// As the program sees it that posts while CloseAll goes on elsewhere.
+	ended := make(chan error)
+	for range 2 {
+		go func() {
+			for {
+				if _, err := qp.PostSend(fakedevtest.Sends(b.Region, 1, 1)); err != nil && !errors.Is(err, ibv.ErrQueueFull) {
+					ended <- err
+					return
+				}
+			}
+		}()
+	}
+	require.NoError(t, b.Ctx.CloseAll())
+	for range 2 {
+		require.ErrorIs(t, <-ended, ibv.ErrClosed)
+	}
+}
+
 // TestCloseWhileCloseWhenIdleWaits: it does not wait with it, changes nothing, and no
 // other CloseWhenIdle takes the region for closed because of it.
 func TestCloseWhileCloseWhenIdleWaits(t *testing.T) {

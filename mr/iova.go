@@ -68,11 +68,8 @@ func checkAccess(access ibv.AccessFlags, ctx *core.Context) *ibv.OpError {
 	return nil
 }
 
-// mustHold panics if the n bytes from off are not inside the region, or it is closed.
+// mustHold panics if the n bytes from off are not inside the region.
 func (s *regionState) mustHold(off, n int) {
-	if s.closed.Load() {
-		panic("mr: an SGE of a closed region")
-	}
 	if off < 0 || n < 0 || off > s.Len || n > s.Len-off {
 		panic(fmt.Sprintf("mr: an SGE of %d bytes from %d on is outside a region of %d", n, off, s.Len))
 	}

@@ -239,8 +239,9 @@ func (r *Region) String() string { return r.s.String() }
 const maxSGE = 1<<32 - 1
 
 // SGE returns the piece of the region from off, n bytes long, for a work request. It
-// panics if the piece is not inside the region, as slicing does, and so after Close. An
-// SGE has at most 4 GiB - 1.
+// panics if the piece is not inside the region, as slicing does. After Close, which may come
+// from another goroutine, it is the post that refuses it, with ibv.ErrClosed. An SGE has at
+// most 4 GiB - 1.
 func (r *Region) SGE(off, n int) ibv.SGE {
 	r.s.mustHold(off, n)
 	if uint64(n) > maxSGE {

@@ -193,7 +193,6 @@ func TestClosedMemoryIsNotHandedOut(t *testing.T) {
 	require.NoError(t, buf.Close())
 	assert.Nil(t, r.Bytes())
 	assert.Nil(t, buf.Bytes())
-	assert.Panics(t, func() { r.SGE(0, 1) })
 	_, err = mr.Register(pd, buf, 0)
 	require.ErrorIs(t, err, ibv.ErrClosed)
 }

@@ -45,6 +45,10 @@ func (ch *Channel) Take() (e fdwait.Event[*CQ, struct{}], err error) {
 	}
 }
 
+// Fail has those who wait for an event of any completion queue know, now and later, that the
+// device has failed: the event of none.
+func (ch *Channel) Fail(error) { ch.Events.Add(fdwait.Event[*CQ, struct{}]{}) }
+
 func (q *CQ) ack() {
 	cverbs.AckCQEvents(q.H, q.unacked)
 	q.unacked = 0

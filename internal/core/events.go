@@ -24,7 +24,7 @@ const (
 )
 
 // Queue is what an asynchronous event can be about: a queue pair, a completion queue or
-// a shared receive queue.
+// a shared receive queue; and a completion channel, which only a device's failure reaches.
 type Queue interface {
 	// Fail has the queue's use fail with err from now on: the device has failed.
 	Fail(err error)

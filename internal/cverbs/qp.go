@@ -177,3 +177,6 @@ func CQAddr(cq CQ) uintptr { return uintptr(unsafe.Pointer(cq.p)) }
 func FlowLabelToUDPSport(label uint32) uint16 {
 	return uint16(C.ibv_flow_label_to_udp_sport(C.uint32_t(label)))
 }
+
+// CompChannelAddr returns the address of a completion channel, which no call takes.
+func CompChannelAddr(ch CompChannel) uintptr { return uintptr(unsafe.Pointer(ch.p)) }

@@ -137,6 +137,8 @@ func CQAddr(CQ) (r0 uintptr) { return r0 }
 
 func FlowLabelToUDPSport(uint32) (r0 uint16) { return r0 }
 
+func CompChannelAddr(CompChannel) (r0 uintptr) { return r0 }
+
 func CreateSRQ(PD, SRQAttr) (r0 SRQ, r1 SRQAttr, _ error) { return r0, r1, ErrNoCgo }
 
 func ModifySRQ(SRQ, SRQAttr, uint32) error { return ErrNoCgo }
