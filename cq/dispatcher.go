@@ -57,7 +57,8 @@ type Op struct {
 // NewDispatcher returns a dispatcher for a completion queue that was created with a
 // Channel. Completions of other work requests than its operations', receives as a
 // rule, it gives to other, in Run's goroutine: the WC is valid during the call. other
-// may be nil if there are none.
+// may be nil if there are none. Neither it nor a function of AfterDone may panic: Run would
+// lose the completions that it has taken with that one.
 func NewDispatcher(q *CQ, other func(*WC)) *Dispatcher {
 	return &Dispatcher{q: q, other: other, next: FirstOpID, ops: map[uint64]*Op{}}
 }

@@ -19,8 +19,11 @@
 // # Waiting
 //
 // A completion queue that was created on a [Channel] can be waited for. [CQ.Wait] is Poll
-// that waits where there is nothing:
+// that waits where there is nothing; errors are left out here:
 //
+//	ch, err := cq.NewChannel(dev)
+//	q, err := cq.Create(dev, cq.InitAttr{Entries: 64, Channel: ch})
+//	...
 //	n, err := q.Wait(ctx, wcs[:])
 //
 // It parks the goroutine and holds no thread, it ends with its context and with Close,
