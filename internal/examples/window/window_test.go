@@ -127,6 +127,10 @@ func TestWindow(t *testing.T) {
 	}
 }
 
+// besides is how often goroutines besides the test's may allocate meanwhile, such as the
+// reader of a device's events: far below once a batch.
+const besides = 20
+
 func TestLoopAllocatesNothing(t *testing.T) {
 	f := newFake(t, fakedev.Config{Null: true}, 1024, records*size)
 	to := ibv.RemoteRange{Addr: 1 << 40, Length: records * size, RKey: 7}
@@ -134,7 +138,7 @@ func TestLoopAllocatesNothing(t *testing.T) {
 		return testing.AllocsPerRun(3, func() { require.NoError(t, Write(f.qp, f.cq, f.region, to, size)) })
 	}
 	few := allocs(records * size) // one record
-	assert.Equal(t, few, allocs(size))
+	assert.InDelta(t, few, allocs(size), besides, "one record and 10,000")
 	assert.LessOrEqual(t, few, 8.0, "the arrays of Write itself")
 }
 
