@@ -24,8 +24,9 @@ type InitAttr struct {
 	// Channel is where the completion queue tells of completions, so that they can be
 	// waited for; nil is for one that is only polled.
 	Channel *Channel
-	// Strict has ibv's CreateQP refuse a queue pair with whose work requests more could
-	// complete than fit; otherwise that is reported to ibv's logger.
+	// Strict has ibv's CreateQP refuse a queue pair with whose work requests, as many as were
+	// granted, more could complete than fit. Otherwise it reports to ibv's logger if those
+	// that were asked for are too many.
 	Strict bool
 	// Spin is how long Wait polls before it has the device tell of the next completion
 	// and parks: 0 parks at once. It spends a processor for a lower latency.

@@ -130,3 +130,21 @@ func TestCQsOfSendsAndReceives(t *testing.T) {
 		assert.Equal(t, tt.sends == 10 && tt.recvs == 6, err == nil, "%v", err)
 	}
 }
+
+// TestMoreIsGrantedThanAsked: a program counts what it has asked for, a strict completion
+// queue what there is.
+func TestMoreIsGrantedThanAsked(t *testing.T) {
+	b := fakedevtest.New(t, fakedev.Config{RoundUp: true})
+	log := logged(t)
+	for _, tt := range []struct {
+		entries int
+		strict  bool
+		refused bool
+	}{{16, false, false}, {16, true, true}, {24, true, false}} {
+		q, create := sized(t, b, tt.entries, tt.strict)
+		require.GreaterOrEqual(t, q.Entries(), tt.entries)
+		_, err := create(nil) // 10 and 6, of which 16 and 8 are granted
+		assert.Equal(t, tt.refused, err != nil, "%v", err)
+	}
+	assert.Empty(t, log())
+}

@@ -75,9 +75,10 @@ type qpState struct {
 // often more than was asked for; asking for more than the device has is an error that
 // names its limit.
 //
-// A completion queue that could overflow with the queue pair's work requests is reported
-// to the logger, or an error where it was made strict. Each send and receive counts, also
-// unsignaled ones, and all receives of a shared receive queue.
+// A completion queue that would overflow with as many work requests as were asked for is
+// reported to the logger; one that was made strict has it refused, if it could with as many
+// as were granted. Each send and receive counts, also unsignaled ones, and all receives of a
+// shared receive queue.
 //
 // Implements: ibv_create_qp
 func (pd *PD) CreateQP(init QPInitAttr, queues QPQueues) (*QP, error) {
@@ -85,7 +86,7 @@ func (pd *PD) CreateQP(init QPInitAttr, queues QPQueues) (*QP, error) {
 	if err != nil {
 		return nil, err
 	}
-	overflows, err := q.join()
+	overflows, err := q.join(init.Cap)
 	if err == nil {
 		if err = q.makeQueues(); err != nil {
 			q.leave()
@@ -336,13 +337,19 @@ func (q *qpState) destroy() error {
 
 // join has the completion queues count with the work requests of the queue pair, and says
 // which of them could overflow by now, and how. A strict one refuses.
-func (q *qpState) join() (overflows map[*core.CQ]string, err error) {
+func (q *qpState) join(asked QPCap) (overflows map[*core.CQ]string, err error) {
 	defer core.LockCQs(q.sendCQ, q.recvCQ)()
-	q.sendCQ.AddQP(q, int(q.cap.MaxSendWR), nil)
+	size := func(asked, granted uint32) *core.Size {
+		s := new(core.Size)
+		s.Asked.Store(asked)
+		s.Granted.Store(granted)
+		return s
+	}
+	q.sendCQ.AddQP(q, size(asked.MaxSendWR, q.cap.MaxSendWR), nil)
 	if q.srq == nil {
-		q.recvCQ.AddQP(q, int(q.cap.MaxRecvWR), nil)
+		q.recvCQ.AddQP(q, size(asked.MaxRecvWR, q.cap.MaxRecvWR), nil)
 	} else {
-		q.recvCQ.AddQP(q, 0, &q.srq.size)
+		q.recvCQ.AddQP(q, nil, &q.srq.size)
 	}
 	overflows = map[*core.CQ]string{}
 	for _, c := range q.cqs() {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"weak"
 
@@ -36,8 +35,8 @@ type srqState struct {
 	dead   error // of the device, or nil; under the post lock
 
 	modify  sync.Mutex
-	granted SRQInitAttr   // under modify
-	size    atomic.Uint32 // granted.MaxWR, for completion queues
+	granted SRQInitAttr // under modify
+	size    core.Size   // for completion queues
 }
 
 // CreateSRQ makes a shared receive queue. What the provider granted is in Cap, often
@@ -78,7 +77,8 @@ func (q *srqState) make(init SRQInitAttr) error {
 	}
 	q.h, q.addr = h, cverbs.SRQAddr(h)
 	q.granted = SRQInitAttr{MaxWR: granted.MaxWR, MaxSGE: granted.MaxSGE}
-	q.size.Store(granted.MaxWR)
+	q.size.Asked.Store(init.MaxWR)
+	q.size.Granted.Store(granted.MaxWR)
 	if q.rq.scratch, err = cverbs.NewScratch[cverbs.RecvWR](batch, int(max(granted.MaxSGE, 1)), 0); err == nil {
 		if q.queue, err = inflight.Queues.New(0, 0); err == nil {
 			return nil
@@ -167,7 +167,10 @@ func (srq *SRQ) Modify(attr SRQAttr, mask SRQAttrMask) error {
 	}
 	if now, err := cverbs.QuerySRQ(q.h); err == nil {
 		q.granted.MaxWR = now.MaxWR
-		q.size.Store(now.MaxWR)
+		if mask&SRQMaxWR != 0 {
+			q.size.Asked.Store(attr.MaxWR)
+		}
+		q.size.Granted.Store(now.MaxWR)
 	}
 	return nil
 }

@@ -39,8 +39,8 @@ type CQ struct {
 	spread  bool  // waiters and queue pairs know of it
 	Strict  bool  // refuses queue pairs with which it could overflow
 	qps     map[QP]load
-	own     int                    // the sum of their own work requests
-	shared  map[*atomic.Uint32]int // the sizes of their shared receive queues, and how many use each
+	own     int           // the sum of their own work requests
+	shared  map[*Size]int // the sizes of their shared receive queues, and how many use each
 	Scratch *cverbs.Scratch[cverbs.WC]
 	Settler inflight.Settler
 	// Spill are completions that were taken from the device and not yet by the
