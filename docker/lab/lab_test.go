@@ -87,6 +87,21 @@ func TestFindDevice(t *testing.T) {
 	}
 }
 
+func TestMachines(t *testing.T) {
+	for _, tt := range []struct {
+		c    config
+		via  string
+		want string
+	}{
+		{config{}, viaTCG, "-smp 2 -accel tcg,thread=multi -cpu max"},
+		{config{}, viaKVM, "-smp 2 -accel kvm -cpu host"},
+		{config{icount: true}, viaTCG, "-smp 1 -accel tcg,thread=single -icount shift=0,sleep=off -cpu max"},
+	} {
+		args := strings.Join(machine(&tt.c, tt.via), " ")
+		assert.True(t, strings.HasSuffix(args, " "+tt.want), args)
+	}
+}
+
 func TestEnvironReplaces(t *testing.T) {
 	env := []string{"RXE_DEV=old", "RXE_DEVICE=kept", "RXE_VIA=old", "PATH=/bin", "RXE_DEV=older"}
 	got := device{name: "rxe0", addr: "192.0.2.1"}.environ(env, viaTCG, "6.1")
