@@ -339,17 +339,11 @@ func (q *qpState) destroy() error {
 // which of them could overflow by now, and how. A strict one refuses.
 func (q *qpState) join(asked QPCap) (overflows map[*core.CQ]string, err error) {
 	defer core.LockCQs(q.sendCQ, q.recvCQ)()
-	size := func(asked, granted uint32) *core.Size {
-		s := new(core.Size)
-		s.Asked.Store(asked)
-		s.Granted.Store(granted)
-		return s
-	}
-	q.sendCQ.AddQP(q, size(asked.MaxSendWR, q.cap.MaxSendWR), nil)
+	q.sendCQ.AddQP(q, asked.MaxSendWR, q.cap.MaxSendWR)
 	if q.srq == nil {
-		q.recvCQ.AddQP(q, size(asked.MaxRecvWR, q.cap.MaxRecvWR), nil)
+		q.recvCQ.AddQP(q, asked.MaxRecvWR, q.cap.MaxRecvWR)
 	} else {
-		q.recvCQ.AddQP(q, nil, &q.srq.size)
+		q.recvCQ.AddSharedQP(q, &q.srq.size)
 	}
 	overflows = map[*core.CQ]string{}
 	for _, c := range q.cqs() {

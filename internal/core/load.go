@@ -5,17 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// Size is how many work requests a queue holds. Providers often grant more than was asked
-// for; a program that has done its sums has done them with what it asked for.
+// Size is how many receives a shared receive queue holds, which may change.
 type Size struct{ Asked, Granted atomic.Uint32 }
-
-// of returns the size that counts for a completion queue.
-func (s *Size) of(q *CQ) int {
-	if q.Strict {
-		return int(s.Granted.Load())
-	}
-	return int(s.Asked.Load())
-}
 
 // load is what a queue pair adds to what its completion queue must hold.
 type load struct {
@@ -23,17 +14,32 @@ type load struct {
 	shared *Size // or those of its shared receive queue
 }
 
-// AddQP notes a queue pair of whose own work requests as many as own complete on the queue,
-// and all receives of a shared receive queue; either may be nil. The caller holds Mu.
-func (q *CQ) AddQP(p QP, own, shared *Size) {
+// counts returns which size of a work queue counts. Providers often grant more than was
+// asked for; a program that has done its sums has done them with what it asked for.
+func (q *CQ) counts(asked, granted uint32) int {
+	if q.Strict {
+		return int(granted)
+	}
+	return int(asked)
+}
+
+// AddQP notes a queue pair that has a work queue of that size, whose work requests complete
+// on the queue. The caller holds Mu.
+func (q *CQ) AddQP(p QP, asked, granted uint32) {
+	q.add(p, q.counts(asked, granted), nil)
+}
+
+// AddSharedQP notes a queue pair whose receives are those of a shared receive queue. The
+// caller holds Mu.
+func (q *CQ) AddSharedQP(p QP, shared *Size) { q.add(p, 0, shared) }
+
+func (q *CQ) add(p QP, own int, shared *Size) {
 	if q.qps == nil {
 		q.qps, q.shared = map[QP]load{}, map[*Size]int{}
 	}
 	l := q.qps[p] // which has its sends here too
-	if own != nil {
-		l.own += own.of(q)
-		q.own += own.of(q)
-	}
+	l.own += own
+	q.own += own
 	if shared != nil {
 		l.shared = shared
 		q.shared[shared]++
@@ -41,12 +47,14 @@ func (q *CQ) AddQP(p QP, own, shared *Size) {
 	q.qps[p] = l
 }
 
-// RemoveQP undoes AddQP. The caller holds Mu.
+// RemoveQP undoes what has noted the queue pair. The caller holds Mu.
 func (q *CQ) RemoveQP(p QP) {
 	l := q.qps[p]
 	q.own -= l.own
-	if q.shared[l.shared]--; q.shared[l.shared] <= 0 {
-		delete(q.shared, l.shared)
+	if l.shared != nil {
+		if q.shared[l.shared]--; q.shared[l.shared] == 0 {
+			delete(q.shared, l.shared)
+		}
 	}
 	delete(q.qps, p)
 }
@@ -58,7 +66,7 @@ func (q *CQ) RemoveQP(p QP) {
 func (q *CQ) Overflows(entries int) string {
 	need := q.own
 	for size := range q.shared {
-		need += size.of(q)
+		need += q.counts(size.Asked.Load(), size.Granted.Load())
 	}
 	if need <= entries {
 		return ""
