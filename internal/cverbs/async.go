@@ -8,9 +8,8 @@ import "C"
 // AsyncFD returns the descriptor that is readable when there is an asynchronous event.
 func AsyncFD(c Context) int { return int(c.p.async_fd) }
 
-// TakeAsyncEvent stands for ibv_get_async_event and ibv_ack_async_event. It does not
-// wait: where there is no event it fails with EAGAIN. One caller at a time per context,
-// or the one that comes too late waits for the next event.
+// TakeAsyncEvent stands for ibv_get_async_event and ibv_ack_async_event, on a context
+// whose descriptor does not block: without an event it fails with EAGAIN.
 func TakeAsyncEvent(c Context) (AsyncEvent, error) {
 	var typ, port C.int
 	var element C.uintptr_t

@@ -8,7 +8,6 @@
 #define GOVERBS_SHIMS_H
 
 #include <errno.h>
-#include <poll.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -227,23 +226,16 @@ static inline int gv_poll_cq(uintptr_t cq, uintptr_t wc, int n)
 }
 
 /*
- * Takes one asynchronous event and acknowledges it, without waiting: EAGAIN where
- * there is none. The element's address is only a number once it is acknowledged.
+ * Takes one asynchronous event and acknowledges it. The element's address is only a
+ * number once it is acknowledged.
  */
 static inline int gv_take_async_event(struct ibv_context *ctx, int *type, uintptr_t *element, int *port)
 {
-	struct pollfd fd = { .fd = ctx->async_fd, .events = POLLIN };
 	struct ibv_async_event e;
-	int ready;
+	int rc = GV_RC(ibv_get_async_event(ctx, &e));
 
-	do
-		ready = poll(&fd, 1, 0);
-	while (ready == -1 && errno == EINTR);
-	if (ready <= 0)
-		return ready ? errno : EAGAIN;
-	errno = 0;
-	if (ibv_get_async_event(ctx, &e))
-		return errno ? errno : EPROTO;
+	if (rc)
+		return rc;
 	*type = e.event_type;
 	*element = 0;
 	*port = 0;
