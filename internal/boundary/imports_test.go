@@ -32,7 +32,7 @@ var mayImport = map[string][]string{
 	"cq":  {"ibv", "internal/core", "internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life"},
 	"mr":  {"ibv", "internal/core", "internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life", "golang.org/x/sys/unix"},
 
-	"rdmacm": {},
+	"rdmacm": {"ibv", "internal/ccm", "internal/fdwait", "internal/life"},
 
 	// The commands use the public packages as any other program does. A listing
 	// without opening a device is sysfs alone.
@@ -44,6 +44,7 @@ var mayImport = map[string][]string{
 	"internal/examples/window":   {"ibv", "cq", "mr"},
 
 	"internal/core":     {"internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life"},
+	"internal/ccm":      {"internal/cverbs"},
 	"internal/cverbs":   {},
 	"internal/fdwait":   {"golang.org/x/sys/unix"},
 	"internal/inflight": {"internal/fdwait"},
@@ -66,7 +67,7 @@ var mayImport = map[string][]string{
 }
 
 // mayUseC are the packages that may import "C".
-var mayUseC = []string{"internal/cverbs", "internal/fakedev"}
+var mayUseC = []string{"internal/ccm", "internal/cverbs", "internal/fakedev"}
 
 // mayUseUnsafe are the files outside those packages, tests aside, that may import
 // unsafe.
