@@ -3,10 +3,7 @@
 package ibv_test
 
 import (
-	"encoding/json"
 	"errors"
-	"os"
-	"os/exec"
 	"regexp"
 	"strconv"
 	"sync"
@@ -133,42 +130,12 @@ func TestCloseFromSeveralGoroutines(t *testing.T) {
 	require.NoError(t, g.buf.Close())
 }
 
-// resources returns what the kernel counts for the device: by kind, as in
-// "rdma resource show".
-func resources(t *testing.T) map[string]int {
-	t.Helper()
-	out, err := exec.Command("rdma", "-j", "resource", "show").Output()
-	require.NoError(t, err)
-	var devices []map[string]any
-	require.NoError(t, json.Unmarshal(out, &devices))
-	counts := map[string]int{}
-	for _, d := range devices {
-		if d["ifname"] != rdmatest.Device(t) {
-			continue
-		}
-		for kind, n := range d {
-			if n, ok := n.(float64); ok && kind != "ifindex" {
-				counts[kind] = int(n)
-			}
-		}
-	}
-	require.Contains(t, counts, "qp", "no counts in %s", out)
-	return counts
-}
-
-func fdCount(t *testing.T) int {
-	t.Helper()
-	fds, err := os.ReadDir("/proc/self/fd")
-	require.NoError(t, err)
-	return len(fds)
-}
-
 func TestManyRoundsLeaveNothingBehind(t *testing.T) {
-	before, fds := resources(t), fdCount(t)
+	before, fds := rdmatest.Resources(t), rdmatest.OpenFDs(t)
 	for i := range rdmatest.Rounds(1000, 3000) {
 		g := open(t)
 		if i == 0 {
-			during := resources(t)
+			during := rdmatest.Resources(t)
 			for _, kind := range []string{"pd", "cq", "qp", "mr"} {
 				assert.Greater(t, during[kind], before[kind], "%s are counted", kind)
 			}
@@ -176,8 +143,8 @@ func TestManyRoundsLeaveNothingBehind(t *testing.T) {
 		require.NoError(t, g.ctx.CloseAll())
 		require.NoError(t, g.buf.Close())
 	}
-	assert.Equal(t, before, resources(t))
-	assert.Equal(t, fds, fdCount(t))
+	assert.Equal(t, before, rdmatest.Resources(t))
+	assert.Equal(t, fds, rdmatest.OpenFDs(t))
 }
 
 func TestGrantedIsAtLeastWhatWasAsked(t *testing.T) {

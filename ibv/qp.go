@@ -60,6 +60,7 @@ type qpState struct {
 	rq        workQueue[cverbs.RecvWR]
 	hasBound  bool       // a window of type 2; under the post lock
 	binds     []*binding // of type 2, of the batch that is being posted; under the post lock
+	groups    memberships
 
 	modify      sync.Mutex    // one Modify or Drain at a time; see unlockModify
 	mustErr     atomic.Bool   // whoever has modify moves the QP to ERR before giving it up
@@ -280,8 +281,8 @@ func (qp *QP) InFlight() (sends, receives int) {
 // PD returns the protection domain that the queue pair belongs to.
 func (qp *QP) PD() *PD { return qp.pd }
 
-// Node returns the place in the ownership graph, for the other packages of this module.
-func (qp *QP) Node() *life.Node { return &qp.s.Node }
+// Core returns the inner state, for the other packages of this module.
+func (qp *QP) Core() core.QP { return qp.s }
 
 // String names the queue pair and its device.
 func (qp *QP) String() string { return qp.s.name }
@@ -324,6 +325,7 @@ func (q *qpState) destroy() error {
 		// the shared queue's receives.
 		_ = harvest(q.recvCQ)
 	}
+	q.detachAll()
 	if err := q.pd.Ctx.Destroy(q.addr, q, func() error { return cverbs.DestroyQP(q.h) }); err != nil {
 		undo()
 		return err

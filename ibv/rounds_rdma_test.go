@@ -24,7 +24,7 @@ func TestManyConnectionsOnOneCQ(t *testing.T) {
 		require.NoError(t, err)
 		return rdmatest.Side{QP: qp, CQ: q, Region: region}
 	}
-	before, fds := resources(t), fdCount(t)
+	before, fds := rdmatest.Resources(t), rdmatest.OpenFDs(t)
 	numbersSeen, unpolled := map[uint32]int{}, 0
 	for round := range rdmatest.Rounds(300, 10_000) {
 		p := &rdmatest.Pair{Ctx: ctx, PD: pd, A: side(), B: side()}
@@ -59,8 +59,8 @@ func TestManyConnectionsOnOneCQ(t *testing.T) {
 	}
 	requireEmpty(t, q)
 	assert.Positive(t, unpolled)
-	assert.Equal(t, before, resources(t))
-	assert.Equal(t, fds, fdCount(t))
+	assert.Equal(t, before, rdmatest.Resources(t))
+	assert.Equal(t, fds, rdmatest.OpenFDs(t))
 	t.Logf("%d queue pair numbers, %d work requests not completed at the close", len(numbersSeen), unpolled)
 }
 

@@ -1,6 +1,7 @@
 package rdmacm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -17,8 +18,8 @@ import (
 // address of an RDMA device the id is bound to that device; one that is not set, 0.0.0.0 or
 // ::, stands for all. Port 0 has the kernel choose one, which LocalAddr tells.
 //
-// An address in use is EADDRINUSE; one that this host does not have EADDRNOTAVAIL; one that is
-// not on an RDMA device ENODEV.
+// An address and port in use are EADDRINUSE; an address that this host does not have, or that is
+// not on an RDMA device, is ENODEV.
 //
 // Implements: rdma_bind_addr
 func (id *ID) BindAddr(addr netip.AddrPort) error {
@@ -41,11 +42,9 @@ func (id *ID) BindAddr(addr netip.AddrPort) error {
 func whyNotBound(addr netip.AddrPort, err error) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Sprintf("another id has %v: see SetReuseAddr", addr)
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return fmt.Sprintf("this host does not have the address %v", addr.Addr())
-	case errors.Is(err, syscall.ENODEV):
-		return fmt.Sprintf("%v is not an address of an RDMA device", addr.Addr())
+		return fmt.Sprintf("the own address %v is another id's: see SetReuseAddr", addr)
+	case errors.Is(err, syscall.ENODEV), errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Sprintf("%v is not an address of an RDMA device of this host", addr.Addr())
 	}
 	return ""
 }
@@ -75,7 +74,11 @@ func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 		}
 		id.s.Rename(fmt.Sprintf("%d to %v", id.s.number, dst))
 		if err := ccm.ResolveAddr(h, from, to, ms); err != nil {
-			return id.s.fail(op, err, whyNoAddr(err))
+			reason := whyNoAddr(err)
+			if src.Addr().IsValid() {
+				reason = cmp.Or(whyNotBound(src, err), reason)
+			}
+			return id.s.fail(op, err, reason)
 		}
 		return nil
 	})

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/goverbs/cq"
@@ -85,6 +86,9 @@ type setupError struct{ error }
 func (e *setupError) Unwrap() error { return e.error }
 
 func (s *connState) createQP(cfg *Config) error {
+	if cfg.PD == nil && cfg.Queues != (ibv.QPQueues{}) {
+		return s.id.s.fail("rdma_create_qp", syscall.EINVAL, "Config.Queues without Config.PD: queues of the program's own go with its protection domain")
+	}
 	if s.pd = cfg.PD; s.pd == nil {
 		ctx, err := s.id.Context()
 		if err != nil {
@@ -163,7 +167,9 @@ func (s *connState) end(why error) {
 // Established waits until the peer knows that it is connected: a connection that Dial has
 // returned is. One of Accept becomes it when the peer has answered, and sends that are posted
 // before may have to be repeated by the device. Who answers messages of the peer need not ask.
-// It fails with Err if the connection ends before, and with the cause of ctx.
+// It fails with Err if the connection ends before, and with the cause of ctx: give that a
+// deadline, since the kernel asks for a minute or more before it gives up on a peer that has
+// gone.
 func (c *Conn) Established(ctx context.Context) error {
 	select {
 	case <-c.s.established:

@@ -132,8 +132,9 @@ func (id *ID) explain(op string, err error, r room, data []byte) error {
 func (id *ID) Connect(p ConnParam) error {
 	const op = "rdma_connect"
 	return id.callBound(op, func(h ccm.ID) error {
-		c, err := p.toC(id.qp.Load())
-		if own := id.qp.Load(); own != nil {
+		own := id.own()
+		c, err := p.toC(own)
+		if own != nil {
 			own.minRNRTimer = p.MinRNRTimer
 		}
 		if err == nil {
@@ -145,15 +146,17 @@ func (id *ID) Connect(p ConnParam) error {
 
 // Accept accepts the connection of a CONNECT_REQUEST: of an id with a queue pair of CreateQP
 // it takes that to RTS first, so that its receives should be posted by then. The answer is
-// ESTABLISHED, or, where the peer is gone meanwhile, UNREACHABLE or CONNECT_ERROR after a
-// while; Close ends the waiting.
+// ESTABLISHED. Where the peer has closed or given up meanwhile Accept fails with EINVAL: until
+// it is called, the kernel tells nothing of a request. A peer that is gone without a word makes
+// it UNREACHABLE, after a minute or so; Close ends the waiting.
 //
 // Implements: rdma_accept
 func (id *ID) Accept(p ConnParam) error {
 	const op = "rdma_accept"
 	return id.callBound(op, func(h ccm.ID) error {
-		own := id.qp.Load()
-		if own != nil && !id.s.ps.datagrams() {
+		own := id.own()
+		connects := own != nil && !id.s.ps.datagrams()
+		if connects {
 			most := &own.PD().Core().Ctx.Attr
 			p.ResponderResources = grant(p.ResponderResources, id.s.asked.ResponderResources, most.MaxQPRdAtom)
 			own.minRNRTimer = p.MinRNRTimer
@@ -163,7 +166,7 @@ func (id *ID) Accept(p ConnParam) error {
 		if err != nil {
 			return err
 		}
-		if own != nil && !id.s.ps.datagrams() {
+		if connects {
 			err = own.toRTS(h, &p)
 		}
 		if err == nil {
@@ -171,6 +174,9 @@ func (id *ID) Accept(p ConnParam) error {
 		}
 		if err != nil && own != nil {
 			_ = own.end() // its receives have their completions
+		}
+		if errors.Is(err, syscall.EINVAL) && len(p.PrivateData) <= roomAccept.datagrams {
+			err = id.s.fail(op, syscall.EINVAL, "the request is not valid any more: the peer is gone or has given up, or it was answered before")
 		}
 		return err
 	})
@@ -221,7 +227,7 @@ func (id *ID) Establish() error {
 
 // Notify tells the connection manager of an asynchronous event of a queue pair of the
 // program's own: of ibv.EventCommEst, which says that the peer sends though its last message
-// was lost.
+// was lost. Where the connection is established already it fails with EISCONN.
 //
 // Implements: rdma_notify
 func (id *ID) Notify(event ibv.EventType) error {
@@ -240,7 +246,7 @@ func (id *ID) Disconnect() error {
 }
 
 func (id *ID) disconnect(h ccm.ID) error {
-	if own := id.qp.Load(); own != nil {
+	if own := id.own(); own != nil {
 		if err := own.end(); err != nil {
 			return err
 		}

@@ -91,14 +91,14 @@ func (p *peer) completion(ctx context.Context, recv bool) (cq.WC, error) {
 	return wc[0], err
 }
 
-func dial(ctx context.Context, l *rdmacm.Listener) (*peer, error) {
+func dialed(ctx context.Context, l *rdmacm.Listener) (*peer, error) {
 	p := new(peer)
 	var err error
 	p.Conn, err = rdmacm.Dial(ctx, l.Addr().String(), rdmacm.Config{}, p.setup)
 	return p, err
 }
 
-func accept(ctx context.Context, l *rdmacm.Listener) (*peer, error) {
+func accepted(ctx context.Context, l *rdmacm.Listener) (*peer, error) {
 	p := new(peer)
 	var err error
 	p.Conn, err = l.Accept(ctx, p.setup)
@@ -111,10 +111,10 @@ func pair(t testing.TB, l *rdmacm.Listener) (client, server *peer) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		var err error
-		client, err = dial(within(t), l)
+		client, err = dialed(within(t), l)
 		assert.NoError(t, err)
 	})
-	server, err := accept(within(t), l)
+	server, err := accepted(within(t), l)
 	wg.Wait()
 	require.NoError(t, err)
 	require.False(t, t.Failed())
@@ -165,7 +165,7 @@ func TestDialAndAccept(t *testing.T) {
 	require.ErrorIs(t, server.Err(), rdmacm.ErrDisconnected, "that was before")
 }
 
-func TestConnectionParameters(t *testing.T) {
+func TestDialParameters(t *testing.T) {
 	param := rdmacm.DefaultConnParam()
 	param.PrivateData = []byte("from the server")
 	param.MinRNRTimer = 10 * time.Millisecond
@@ -219,7 +219,7 @@ func text(data []byte) string {
 	return string(data)
 }
 
-func TestReject(t *testing.T) {
+func TestAcceptRejects(t *testing.T) {
 	l := listenAt(t, rdmacm.Config{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -352,11 +352,8 @@ func TestDialEnds(t *testing.T) {
 			require.ErrorAs(t, err, new(*rdmacm.AcceptError))
 			continue
 		}
-		if err := conn.Established(within(t)); last {
-			require.NoError(t, err)
-		} else {
-			require.Error(t, err)
-			require.Error(t, conn.Err())
+		if last { // else it may take minutes until it is given up
+			require.NoError(t, conn.Established(within(t)))
 		}
 		require.NoError(t, conn.Close())
 	}

@@ -12,7 +12,7 @@ import (
 
 // EventType says what an event is.
 //
-// Implements: rdma_cm_event_type
+// Implements: rdma_cm_event_type, rdma_event_str
 type EventType int32
 
 const (
@@ -155,6 +155,9 @@ func (e *Event) Err() error {
 	case EventDeviceRemoval:
 		return fail(connect, syscall.ENODEV, "the device was removed: close what was made from it, and the id")
 	case EventMulticastError:
+		if e.cause != nil {
+			return e.cause
+		}
 		return fail("rdma_join_multicast", errno, "")
 	}
 	return nil

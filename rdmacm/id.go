@@ -285,7 +285,7 @@ func (id *ID) Close() error {
 		id.end()
 		s.Done()
 	}
-	if own := id.qp.Load(); own != nil {
+	if own := id.own(); own != nil {
 		limit := patience
 		if own.shared {
 			limit = patienceShared
@@ -306,7 +306,10 @@ func (id *ID) end() {
 	id.s.ctl.Lock()
 	defer id.s.ctl.Unlock()
 	id.s.leaveAll()
-	_ = id.disconnect(id.s.h)
+	if own := id.own(); own != nil {
+		own.Core().MoveToErr() // which waits for no Drain
+	}
+	_ = ccm.Disconnect(id.s.h)
 }
 
 func (s *idState) destroy() error {

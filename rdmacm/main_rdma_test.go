@@ -4,6 +4,7 @@ package rdmacm_test
 
 import (
 	"context"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -77,54 +78,93 @@ func resolved(t testing.TB, c *rdmacm.EventChannel, ps rdmacm.PortSpace, to neti
 type side struct {
 	id     *rdmacm.ID
 	pd     *ibv.PD
+	ch     *cq.Channel
 	cq     *cq.CQ
 	qp     *ibv.QP
 	region *mr.Region
 }
 
-// equip gives an id a queue pair with a receive posted, of all but the start of 4 KiB.
+// The numbers of work requests.
+const (
+	idRecv = 1
+	idSend = 2
+)
+
+// equip gives an id a queue pair with a receive posted.
 func equip(t testing.TB, id *rdmacm.ID) *side {
 	t.Helper()
-	ctx, err := id.Context()
-	require.NoError(t, err)
-	s := &side{id: id}
-	// Later than the channel's, of which this hangs: cleanups run backwards.
-	s.pd, err = ctx.AllocPD()
-	require.NoError(t, err)
-	ch, err := cq.NewChannel(ctx)
-	require.NoError(t, err)
-	s.cq, err = cq.Create(ctx, cq.InitAttr{Entries: 64, Channel: ch})
-	require.NoError(t, err)
-	s.region, err = mr.AllocRegion(s.pd, 4096, ibv.AccessLocalWrite)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		require.NoError(t, id.Close())
-		require.NoError(t, s.cq.Close())
-		require.NoError(t, ch.Close())
-		require.NoError(t, s.region.Close())
-		require.NoError(t, s.pd.Close())
-	})
+	s := equipped(t, id)
 	init := rdmatest.DefaultInit()
 	if id.PortSpace() == rdmacm.PortSpaceUDP {
 		init.Type = ibv.QPTypeUD
 	}
+	var err error
 	s.qp, err = id.CreateQP(s.pd, init, ibv.QPQueues{Send: s.cq, Recv: s.cq})
 	require.NoError(t, err)
 	s.receive(t)
 	return s
 }
 
+// equipped makes all but the queue pair, until the test ends.
+func equipped(t testing.TB, id *rdmacm.ID) *side {
+	t.Helper()
+	ctx, err := id.Context()
+	require.NoError(t, err)
+	s := &side{id: id}
+	s.pd, err = ctx.AllocPD()
+	require.NoError(t, err)
+	s.ch, err = cq.NewChannel(ctx)
+	require.NoError(t, err)
+	s.cq, err = cq.Create(ctx, cq.InitAttr{Entries: 64, Channel: s.ch})
+	require.NoError(t, err)
+	s.region, err = mr.AllocRegion(s.pd, 4096, ibv.AccessLocalWrite)
+	require.NoError(t, err)
+	t.Cleanup(func() { s.close(t) })
+	return s
+}
+
+// close closes it all. It may be called again.
+func (s *side) close(t testing.TB) {
+	t.Helper()
+	require.NoError(t, s.id.Close())
+	require.NoError(t, s.cq.Close())
+	require.NoError(t, s.ch.Close())
+	require.NoError(t, s.region.Close())
+	require.NoError(t, s.pd.Close())
+}
+
 func (s *side) receive(t testing.TB) {
 	t.Helper()
-	_, err := s.qp.PostRecv([]ibv.RecvWR{{WRID: 1, SGEs: []ibv.SGE{s.region.SGE(1024, 1024)}}})
+	_, err := s.qp.PostRecv([]ibv.RecvWR{ibv.Recv(idRecv, s.region.SGE(1024, 1024))})
 	require.NoError(t, err)
 }
 
 // send sends text.
 func (s *side) send(t testing.TB, text string) {
 	t.Helper()
-	n := copy(s.region.Bytes(), text)
-	_, err := s.qp.PostSend([]ibv.SendWR{{WRID: 2, Opcode: ibv.OpSend, SGEs: []ibv.SGE{s.region.SGE(0, n)}}})
+	s.post(t, ibv.Send(idSend, 0, s.region.SGE(0, copy(s.region.Bytes(), text))))
+}
+
+// sendTo sends text as a datagram.
+func (s *side) sendTo(t testing.TB, to rdmacm.UDParam, text string) {
+	t.Helper()
+	ah, err := s.pd.CreateAH(to.AH)
+	require.NoError(t, err)
+	s.post(t, ibv.Send(idSend, 0, s.region.SGE(0, copy(s.region.Bytes(), text))).
+		To(ibv.Datagram{AH: ah, QPN: to.QPNum, QKey: to.QKey}))
+	for {
+		wc := s.completion(t)
+		require.Equal(t, cq.StatusSuccess, wc.Status, "%v", wc)
+		if wc.WRID == idSend { // not what a group sends to the sender too
+			break
+		}
+	}
+	t.Cleanup(func() { require.NoError(t, ah.Close()) }) // rdma_rxe needs it a little longer
+}
+
+func (s *side) post(t testing.TB, wr ibv.SendWR) {
+	t.Helper()
+	_, err := s.qp.PostSend([]ibv.SendWR{wr})
 	require.NoError(t, err)
 }
 
@@ -143,7 +183,7 @@ func (s *side) received(t testing.TB) string {
 	for {
 		wc := s.completion(t)
 		require.Equal(t, cq.StatusSuccess, wc.Status, "%v", wc)
-		if wc.WRID == 1 {
+		if wc.WRID == idRecv {
 			return string(s.region.Bytes()[1024 : 1024+wc.ByteLen()])
 		}
 	}
@@ -160,4 +200,15 @@ func connected(t testing.TB, c *rdmacm.EventChannel) (client, server *side) {
 	next(t, client.id, rdmacm.EventEstablished)
 	next(t, server.id, rdmacm.EventEstablished)
 	return client, server
+}
+
+// routed says whether this host has a route to the address.
+func routed(t testing.TB, to netip.Addr) bool {
+	t.Helper()
+	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 9)))
+	if err != nil {
+		return false
+	}
+	require.NoError(t, conn.Close())
+	return true
 }

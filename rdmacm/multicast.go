@@ -41,7 +41,7 @@ type group struct {
 // attaches itself, with ibv.QP.AttachMcast.
 //
 // An error that matches ibv.ErrNotSupported is a device's that cannot: on rdma_rxe groups of
-// IPv6, and to join as a sender only.
+// IPv6.
 //
 // Implements: rdma_join_multicast, rdma_join_multicast_ex
 func (id *ID) JoinMulticast(addr netip.Addr, flags JoinFlags) error {
@@ -128,7 +128,7 @@ func (id *ID) joinedGroup(e *Event, cookie uintptr) {
 		var err error
 		if e.Type == EventMulticastJoin {
 			g.MGID, g.MLID = e.UD.AH.GRH.DGID, e.UD.AH.DLID
-			if own := id.qp.Load(); own != nil && g.Flags == JoinFullMember {
+			if own := id.own(); own != nil && g.Flags == JoinFullMember {
 				if err = own.AttachMcast(g.MGID, g.MLID); err == nil {
 					g.attached = own.QP
 				}

@@ -92,6 +92,20 @@ func (e ECE) String() string {
 	return fmt.Sprintf("vendor %#x options %#x", e.VendorID, e.Options)
 }
 
+// RemoteECE returns what the peer has told of its enhancements, from CONNECT_REQUEST or
+// CONNECT_RESPONSE on; else it is zero.
+//
+// Implements: rdma_get_remote_ece
+func (id *ID) RemoteECE() (ECE, error) {
+	var ece ECE
+	err := id.call("rdma_get_remote_ece", func(h ccm.ID) error {
+		e, err := ccm.GetRemoteECE(h)
+		ece = ECE(e)
+		return err
+	})
+	return ece, err
+}
+
 // SetLocalECE has Connect or Accept tell the peer of these enhancements. A request is answered
 // with the vendor that it named.
 //

@@ -46,7 +46,7 @@ func (id *ID) CreateQP(pd *ibv.PD, init ibv.QPInitAttr, queues ibv.QPQueues) (*i
 			return err
 		}
 		own = &ownQP{QP: qp, shared: queues.SRQ != nil}
-		err = qp.Node().Attach(&id.s.Node)
+		err = qp.Core().Attach(&id.s.Node)
 		if err == nil {
 			err = own.begin(h)
 		}
@@ -82,12 +82,20 @@ func (id *ID) mayHaveQP(pd *ibv.PD, typ ibv.QPType) error {
 	return nil
 }
 
-// QP returns the queue pair that CreateQP made, or nil.
+// QP returns the queue pair that CreateQP made, or nil where there is none, or it is closed.
 func (id *ID) QP() *ibv.QP {
-	if own := id.qp.Load(); own != nil {
+	if own := id.own(); own != nil {
 		return own.QP
 	}
 	return nil
+}
+
+func (id *ID) own() *ownQP {
+	own := id.qp.Load()
+	if own != nil && own.Core().Closed() {
+		return nil
+	}
+	return own
 }
 
 // InitQPAttr returns what a queue pair needs for the transition to that state, for
@@ -186,7 +194,7 @@ func (q *ownQP) end() error {
 // handle does what an event asks of the library.
 func (id *ID) handle(e *Event, cookie uintptr) {
 	defer runtime.KeepAlive(id)
-	own := id.qp.Load()
+	own := id.own()
 	switch e.Type {
 	case EventMulticastJoin, EventMulticastError:
 		id.joinedGroup(e, cookie)

@@ -32,7 +32,7 @@ var mayImport = map[string][]string{
 	"cq":  {"ibv", "internal/core", "internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life"},
 	"mr":  {"ibv", "internal/core", "internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life", "golang.org/x/sys/unix"},
 
-	"rdmacm": {"ibv", "cq", "internal/ccm", "internal/fdwait", "internal/life"},
+	"rdmacm": {"ibv", "cq", "internal/ccm", "internal/fdwait", "internal/life", "golang.org/x/sys/unix"},
 
 	// The commands use the public packages as any other program does. A listing
 	// without opening a device is sysfs alone.

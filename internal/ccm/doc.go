@@ -45,6 +45,22 @@ type ConnParam struct {
 // ECE holds struct ibv_ece.
 type ECE struct{ VendorID, Options uint32 }
 
+// AddrInfo holds struct rdma_addrinfo, and as hints what of it counts.
+type AddrInfo struct {
+	Flags, Family     int32
+	QPType, PortSpace int32
+	Src, Dst          Addr
+	Route, Connect    []byte
+}
+
+// Flags and families of AddrInfo.
+const (
+	RAIPassive     = 1 // RAI_PASSIVE
+	RAINumericHost = 2 // RAI_NUMERICHOST
+	RAINoRoute     = 4 // RAI_NOROUTE
+	RAIFamily      = 8 // RAI_FAMILY
+)
+
 // Event holds struct rdma_cm_event. ID and Listener are addresses, as IDAddr returns them,
 // of ids that may be gone where nothing else keeps them; NewID is set beside ID where the
 // event has made an id.

@@ -137,6 +137,13 @@ func SetLocalECE(id ID, ece ECE) error {
 	return errnoOf(C.gv_set_local_ece(id.p, C.uint32_t(ece.VendorID), C.uint32_t(ece.Options)))
 }
 
+// GetRemoteECE stands for rdma_get_remote_ece.
+func GetRemoteECE(id ID) (ECE, error) {
+	var c C.struct_ibv_ece
+	err := errnoOf(C.gv_get_remote_ece(id.p, &c))
+	return ECE{VendorID: uint32(c.vendor_id), Options: uint32(c.options)}, err
+}
+
 // JoinMulticast stands for rdma_join_multicast_ex. The group's events bring the cookie.
 func JoinMulticast(id ID, group Addr, flags uint32, cookie uintptr) error {
 	g := addrToC(group)

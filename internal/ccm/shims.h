@@ -221,6 +221,29 @@ static inline int gv_set_local_ece(struct rdma_cm_id *id, uint32_t vendor, uint3
 	return GV_CM_RC(rdma_set_local_ece(id, &ece));
 }
 
+static inline int gv_get_remote_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
+{
+	return GV_CM_RC(rdma_get_remote_ece(id, ece));
+}
+
+/* A NULL node is the wildcard address, for a passive result. */
+static inline int gv_getaddrinfo(const char *node, const char *service, int flags, int family, int qp_type, int ps,
+				 const struct gv_addr *src, struct rdma_addrinfo **res)
+{
+	struct sockaddr_storage s;
+	struct rdma_addrinfo hints = {
+		.ai_flags = flags,
+		.ai_family = family,
+		.ai_qp_type = qp_type,
+		.ai_port_space = ps,
+		.ai_src_addr = gv_to_sockaddr(src, &s),
+	};
+
+	if (hints.ai_src_addr)
+		hints.ai_src_len = src->family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+	return GV_CM_RC(rdma_getaddrinfo(node, service, &hints, res));
+}
+
 static inline int gv_join_multicast(struct rdma_cm_id *id, const struct gv_addr *group, uint32_t flags, uintptr_t cookie)
 {
 	struct sockaddr_storage s;

@@ -8,6 +8,8 @@ import (
 	"github.com/goverbs/goverbs/internal/cverbs"
 )
 
+func GetAddrInfo(string, string, AddrInfo) (r0 []AddrInfo, _ error) { return r0, ErrNoCgo }
+
 type Channel struct{ p *struct{} }
 
 type ID struct{ p *struct{} }
@@ -49,6 +51,8 @@ func InitQPAttr(ID, int32) (r0 cverbs.QPAttr, r1 uint32, _ error) { return r0, r
 func SetOption(ID, int32, int32, []byte) error { return ErrNoCgo }
 
 func SetLocalECE(ID, ECE) error { return ErrNoCgo }
+
+func GetRemoteECE(ID) (r0 ECE, _ error) { return r0, ErrNoCgo }
 
 func JoinMulticast(ID, Addr, uint32, uintptr) error { return ErrNoCgo }
 

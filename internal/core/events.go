@@ -34,6 +34,9 @@ type Queue interface {
 // without locks, but for LastWQEReached.
 type QP interface {
 	Queue
+	// Attach and Closed are those of its node in the ownership graph.
+	Attach(parent *life.Node) error
+	Closed() bool
 	// MoveToErr moves the queue pair to ERR, or has the Modify or Drain do so that is in
 	// progress. It does not wait for them.
 	MoveToErr()
