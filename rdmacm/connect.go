@@ -23,8 +23,10 @@ type ConnParam struct {
 	// device can, and with Accept no more than the peer asks for.
 	ResponderResources, InitiatorDepth uint8
 	FlowControl                        bool
-	RetryCount                         uint8 // 0 to 7: see ibv.QPAttr. Accept ignores it
-	RNRRetryCount                      uint8 // 0 to 6, or ibv.RNRRetryInfinite
+	RetryCount                         uint8 // of both sides, 0 to 7: see ibv.QPAttr. Accept ignores it
+	// RNRRetryCount is how often the peer tries again where this side has no receive posted:
+	// 0 to 6, or ibv.RNRRetryInfinite.
+	RNRRetryCount uint8
 	// SRQ and QPNum are those of the queue pair, where the id has none of CreateQP.
 	SRQ   bool
 	QPNum uint32
@@ -37,7 +39,7 @@ const (
 )
 
 // DefaultConnParam has as many RDMA reads and atomics as the device can, six attempts after a
-// lost packet (to rdma_rxe seven are for ever), and waits for receives of the peer without end.
+// lost packet (to rdma_rxe seven are for ever), and a peer that waits for receives without end.
 func DefaultConnParam() ConnParam {
 	return ConnParam{
 		ResponderResources: MaxRespRes,

@@ -9,13 +9,10 @@ import (
 	"github.com/goverbs/goverbs/internal/life"
 )
 
-// errnoNotSupp is the kernel's own ENOTSUPP, which it should not, but does return.
-const errnoNotSupp = syscall.Errno(524)
-
 // kindOf returns the sentinel that goes with an errno of the connection manager, or nil.
 func kindOf(err error) error {
 	switch {
-	case errors.Is(err, errnoNotSupp), errors.Is(err, syscall.EOPNOTSUPP), errors.Is(err, syscall.ENOSYS):
+	case errors.Is(err, syscall.EOPNOTSUPP), errors.Is(err, syscall.ENOSYS):
 		return ibv.ErrNotSupported
 	case errors.Is(err, syscall.ENODEV):
 		return ibv.ErrNoDevice

@@ -124,7 +124,7 @@ func TestEventErrors(t *testing.T) {
 		{Event{Type: EventRejected, Status: -int(syscall.ECONNREFUSED)}, syscall.ECONNREFUSED, "the peer has rejected"},
 		{Event{Type: EventDisconnected}, syscall.ECONNRESET, "the connection has ended"},
 		{Event{Type: EventDeviceRemoval}, ibv.ErrNoDevice, "the device was removed"},
-		{Event{Type: EventMulticastError, Status: -int(errnoNotSupp)}, ibv.ErrNotSupported, "rdma_join_multicast"},
+		{Event{Type: EventMulticastError, Status: -int(syscall.EOPNOTSUPP)}, ibv.ErrNotSupported, "rdma_join_multicast"},
 	} {
 		require.ErrorIs(t, tc.event.Err(), tc.errno, "%v", &tc.event)
 		assert.ErrorContains(t, tc.event.Err(), tc.text)
