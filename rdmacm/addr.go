@@ -89,12 +89,16 @@ func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 //
 // Implements: rdma_resolve_route
 func (id *ID) ResolveRoute(timeout time.Duration) error {
-	return id.callBound("rdma_resolve_route", func(h ccm.ID) error {
+	const op = "rdma_resolve_route"
+	return id.callBound(op, func(h ccm.ID) error {
 		ms, err := milliseconds(timeout)
 		if err != nil {
 			return err
 		}
-		return ccm.ResolveRoute(h, ms)
+		if err := ccm.ResolveRoute(h, ms); err != nil {
+			return id.s.fail(op, err, whyNoAddr(err))
+		}
+		return nil
 	})
 }
 

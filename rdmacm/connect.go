@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"syscall"
+	"time"
 
 	"github.com/goverbs/goverbs/ibv"
 	"github.com/goverbs/goverbs/internal/ccm"
@@ -24,9 +25,13 @@ type ConnParam struct {
 	ResponderResources, InitiatorDepth uint8
 	FlowControl                        bool
 	RetryCount                         uint8 // of both sides, 0 to 7: see ibv.QPAttr. Accept ignores it
-	// RNRRetryCount is how often the peer tries again where this side has no receive posted:
-	// 0 to 6, or ibv.RNRRetryInfinite.
+	// RNRRetryCount is how often the peer sends again what finds no receive here: 0 to 6, or
+	// ibv.RNRRetryInfinite.
 	RNRRetryCount uint8
+	// MinRNRTimer is how long the peer waits before it sends again what found no receive
+	// here, for a queue pair of CreateQP. 0 stands for 640 µs; without it the connection
+	// manager takes the longest time there is, 655 ms. The peer does not learn of it.
+	MinRNRTimer time.Duration
 	// SRQ and QPNum are those of the queue pair, where the id has none of CreateQP.
 	SRQ   bool
 	QPNum uint32
@@ -39,7 +44,7 @@ const (
 )
 
 // DefaultConnParam has as many RDMA reads and atomics as the device can, six attempts after a
-// lost packet (to rdma_rxe seven are for ever), and a peer that waits for receives without end.
+// lost packet (to rdma_rxe seven are for ever), and has the peer wait for receives without end.
 func DefaultConnParam() ConnParam {
 	return ConnParam{
 		ResponderResources: MaxRespRes,
@@ -79,6 +84,8 @@ func (p *ConnParam) toC(own *ownQP) (ccm.ConnParam, error) {
 		return c, invalid("RetryCount is %d: it is 0 to 7", p.RetryCount)
 	case p.RNRRetryCount > 7:
 		return c, invalid("RNRRetryCount is %d: it is 0 to 6, or RNRRetryInfinite", p.RNRRetryCount)
+	case p.MinRNRTimer < 0 || p.MinRNRTimer > 655360*time.Microsecond:
+		return c, invalid("MinRNRTimer is %v: it is at most 655.36ms", p.MinRNRTimer)
 	case p.QPNum > 1<<24-1:
 		return c, invalid("QPNum is %#x: a QP number has 24 bits", p.QPNum)
 	}
@@ -125,7 +132,11 @@ func (id *ID) explain(op string, err error, r room, data []byte) error {
 func (id *ID) Connect(p ConnParam) error {
 	const op = "rdma_connect"
 	return id.callBound(op, func(h ccm.ID) error {
-		c, err := p.toC(id.own())
+		own := id.own()
+		c, err := p.toC(own)
+		if own != nil {
+			own.minRNRTimer = p.MinRNRTimer
+		}
 		if err == nil {
 			err = id.explain(op, ccm.Connect(h, c, p.PrivateData), roomConnect, p.PrivateData)
 		}
@@ -148,6 +159,7 @@ func (id *ID) Accept(p ConnParam) error {
 		if connects {
 			most := &own.PD().Core().Ctx.Attr
 			p.ResponderResources = grant(p.ResponderResources, id.s.asked.ResponderResources, most.MaxQPRdAtom)
+			own.minRNRTimer = p.MinRNRTimer
 			p.InitiatorDepth = grant(p.InitiatorDepth, id.s.asked.InitiatorDepth, most.MaxQPInitRdAtom)
 		}
 		c, err := p.toC(own)

@@ -51,7 +51,7 @@ func exchange(t *testing.T, client, server *side) {
 }
 
 // What Accept grants and Connect asks for is what the queue pairs have.
-func TestConnectionParameters(t *testing.T) {
+func TestConnParam(t *testing.T) {
 	c := channel(t)
 	l := listen(t, c, rdmacm.PortSpaceTCP)
 	client := equip(t, resolved(t, c, rdmacm.PortSpaceTCP, l.LocalAddr()))
@@ -96,7 +96,7 @@ func TestConnectionParameters(t *testing.T) {
 	exchange(t, client, server)
 }
 
-func TestReject(t *testing.T) {
+func TestIDReject(t *testing.T) {
 	c := channel(t)
 	l := listen(t, c, rdmacm.PortSpaceTCP)
 	for _, tc := range []struct {

@@ -3,11 +3,37 @@ package rdmacm
 import (
 	"errors"
 	"fmt"
+	"os"
 	"syscall"
 
 	"github.com/goverbs/goverbs/ibv"
 	"github.com/goverbs/goverbs/internal/life"
 )
+
+// ErrDisconnected says that the peer has ended the connection; errno ECONNRESET.
+var ErrDisconnected = errors.New("disconnected by the peer")
+
+// RejectError says that a peer has rejected the connection, and matches ECONNREFUSED. As what
+// the setup of [Listener.Accept] returns it rejects one.
+type RejectError struct {
+	// Reason is RejectConsumerDefined where the peer's program has rejected, and for example
+	// RejectInvalidServiceID where none listens. To reject it is not used.
+	Reason RejectReason
+	// PrivateData goes to the peer, where it is found with zeros after it; there is room for
+	// 148 bytes.
+	PrivateData []byte
+
+	err error
+}
+
+func (e *RejectError) Error() string {
+	if e.err == nil {
+		return "the connection is rejected"
+	}
+	return e.err.Error()
+}
+
+func (e *RejectError) Unwrap() error { return e.err }
 
 // kindOf returns the sentinel that goes with an errno of the connection manager, or nil.
 func kindOf(err error) error {
@@ -16,6 +42,10 @@ func kindOf(err error) error {
 		return ibv.ErrNotSupported
 	case errors.Is(err, syscall.ENODEV):
 		return ibv.ErrNoDevice
+	case errors.Is(err, syscall.ECONNRESET):
+		return ErrDisconnected
+	case errors.Is(err, syscall.ETIMEDOUT):
+		return os.ErrDeadlineExceeded
 	}
 	return nil
 }

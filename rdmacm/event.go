@@ -163,6 +163,14 @@ func (e *Event) Err() error {
 	return nil
 }
 
+// failure is Err, and for a rejection what it brought.
+func (e *Event) failure() error {
+	if e.Type == EventRejected {
+		return &RejectError{Reason: RejectReason(max(e.Status, 0)), PrivateData: e.PrivateData, err: e.Err()}
+	}
+	return e.Err()
+}
+
 func whyNoAddr(err error) string {
 	switch {
 	case errors.Is(err, syscall.ETIMEDOUT):

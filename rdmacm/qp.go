@@ -1,10 +1,12 @@
 package rdmacm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime"
 	"syscall"
+	"time"
 
 	"github.com/goverbs/goverbs/ibv"
 	"github.com/goverbs/goverbs/internal/ccm"
@@ -13,7 +15,8 @@ import (
 // ownQP is the queue pair that CreateQP made.
 type ownQP struct {
 	*ibv.QP
-	shared bool // its receives are a shared queue's
+	shared      bool          // its receives are a shared queue's
+	minRNRTimer time.Duration // as ConnParam has it
 }
 
 // CreateQP makes the id's queue pair, with ibv.PD.CreateQP, and takes it to INIT, where
@@ -42,7 +45,7 @@ func (id *ID) CreateQP(pd *ibv.PD, init ibv.QPInitAttr, queues ibv.QPQueues) (*i
 		if err != nil {
 			return err
 		}
-		own = &ownQP{qp, queues.SRQ != nil}
+		own = &ownQP{QP: qp, shared: queues.SRQ != nil}
 		err = qp.Core().Attach(&id.s.Node)
 		if err == nil {
 			err = own.begin(h)
@@ -158,6 +161,7 @@ func (q *ownQP) toRTS(h ccm.ID, granted *ConnParam) error {
 	err := q.follow(h, ibv.QPStateInit, nil) // the peer's rights, which were not known before
 	if err == nil {
 		err = q.follow(h, ibv.QPStateRTR, func(a *ibv.QPAttr) {
+			a.MinRNRTimer = cmp.Or(q.minRNRTimer, 640*time.Microsecond)
 			if granted != nil {
 				a.MaxDestRdAtomic = granted.ResponderResources
 			}

@@ -32,12 +32,13 @@ var mayImport = map[string][]string{
 	"cq":  {"ibv", "internal/core", "internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life"},
 	"mr":  {"ibv", "internal/core", "internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life", "golang.org/x/sys/unix"},
 
-	"rdmacm": {"ibv", "internal/ccm", "internal/fdwait", "internal/life", "golang.org/x/sys/unix"},
+	"rdmacm": {"ibv", "cq", "internal/ccm", "internal/fdwait", "internal/life", "golang.org/x/sys/unix"},
 
 	// The commands use the public packages as any other program does. A listing
 	// without opening a device is sysfs alone.
 	"cmd/ibvinfo":                {"ibv", "internal/sysfs", "github.com/spf13/pflag"},
 	"cmd/pingpong":               {"ibv", "cq", "mr", "github.com/spf13/pflag"},
+	"internal/examples/connect":  {"ibv", "cq", "mr", "rdmacm"},
 	"internal/examples/exchange": {"ibv", "cq", "mr"},
 	"internal/examples/remote":   {"ibv", "cq", "mr"},
 	"internal/examples/requests": {"ibv", "cq", "mr"},
