@@ -220,6 +220,14 @@ func TestRefusals(t *testing.T) {
 	to := equip(t, resolved(t, c, rdmacm.PortSpaceTCP, l.LocalAddr()))
 	p.PrivateData = make([]byte, 57)
 	refused(to.id.Connect(p), "57 bytes of private data, where the message has room for 56")
+	p.PrivateData = nil
+	refused(id.Connect(p), "it comes once, after ROUTE_RESOLVED")
+	p.ResponderResources = 254
+	refused(to.id.Connect(p), "ResponderResources is 254, above the device's max_qp_rd_atom")
+	refused(to.id.Accept(rdmacm.DefaultConnParam()), "not made by a CONNECT_REQUEST")
+	refused(to.id.Migrate(nil), "no channel is given")
+	require.NoError(t, to.qp.Close())
+	refused(to.id.Connect(rdmacm.DefaultConnParam()), "there is no queue pair")
 }
 
 // A queue pair may be closed before its id, and another made.

@@ -205,6 +205,9 @@ func (id *ID) Migrate(to *EventChannel) error {
 	const op = "rdma_migrate_id"
 	defer runtime.KeepAlive(to)
 	return id.call(op, func(h ccm.ID) error {
+		if to == nil {
+			return invalid("no channel is given")
+		}
 		s := id.s
 		from := s.ch.Load()
 		if from == to.s {
