@@ -54,7 +54,8 @@ type idState struct {
 	ch      atomic.Pointer[channel]
 	info    atomic.Pointer[ccm.Info]
 
-	ctl sync.Mutex // held during a call of C that changes the id
+	ctl     sync.Mutex   // held during a call of C that changes the id
+	closers atomic.Int32 // calls of Close that are under way
 
 	mu         sync.Mutex
 	dev        *device               // that it is bound to, or nil
@@ -284,6 +285,8 @@ const (
 func (id *ID) Close() error {
 	defer runtime.KeepAlive(id)
 	s := id.s
+	s.closers.Add(1) // from now on it gets no queue pair
+	defer s.closers.Add(-1)
 	if s.Use() == nil {
 		id.end()
 		s.Done()
@@ -296,7 +299,7 @@ func (id *ID) Close() error {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		_ = own.Drain(ctx) // what is left belongs to nobody once the queue pair is closed
 		cancel()
-		if err := own.QP.Close(); err != nil {
+		if err := own.Close(); err != nil {
 			return err
 		}
 	}
