@@ -101,6 +101,8 @@ func (s *idState) made(h ccm.ID) *ID {
 	s.info.Store(&ccm.Info{})
 	ids.Store(s.addr, s)
 	s.BeforeCloseAll(func() {
+		s.ctl.Lock()
+		defer s.ctl.Unlock()
 		if id := s.handle.Value(); id != nil {
 			id.end()
 		}
@@ -287,10 +289,12 @@ func (id *ID) Close() error {
 	s := id.s
 	s.closers.Add(1) // from now on it gets no queue pair
 	defer s.closers.Add(-1)
+	s.ctl.Lock() // after a CreateQP that has begun
 	if s.Use() == nil {
 		id.end()
 		s.Done()
 	}
+	s.ctl.Unlock()
 	if own := id.own(); own != nil {
 		limit := patience
 		if own.shared {
@@ -307,10 +311,8 @@ func (id *ID) Close() error {
 }
 
 // end has the peer and the network know that nothing more comes. What has ended already
-// cannot be ended: its errors say nothing new.
+// cannot be ended: its errors say nothing new. The caller holds ctl.
 func (id *ID) end() {
-	id.s.ctl.Lock()
-	defer id.s.ctl.Unlock()
 	id.s.leaveAll()
 	if own := id.own(); own != nil {
 		own.Core().MoveToErr() // which waits for no Drain
