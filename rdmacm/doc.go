@@ -28,7 +28,9 @@
 // nothing: rdma_reg_msgs and the like are mr.AllocRegion, rdma_post_send and the like are
 // ibv.QP.PostSend with ibv.Send and ibv.Recv, whose completions are tracked, and
 // rdma_get_send_comp and the like are cq.CQ.Wait, which waits without a thread.
-// rdma_get_request is GetEvent of a listener.
+// rdma_get_request is GetEvent of a listener. Addresses are IP addresses: those of AF_IB are not
+// bound, nor is what is newer than rdma-core 44 (rdma_resolve_addrinfo, rdma_query_addrinfo,
+// rdma_write_cm_event).
 //
 // # Events
 //

@@ -169,10 +169,10 @@ func (id *ID) callBound(op string, f func(ccm.ID) error) error {
 	})
 }
 
-// GetEvent waits for the next event of this id, else as EventChannel.GetEvent. It goes with
-// the id to another channel.
+// GetEvent waits for the next event of this id, else as EventChannel.GetEvent: those of a
+// listener are its CONNECT_REQUESTs. The wait goes with the id to another channel.
 //
-// Implements: rdma_get_cm_event, rdma_ack_cm_event
+// Implements: rdma_get_cm_event, rdma_ack_cm_event, rdma_get_request
 func (id *ID) GetEvent(ctx context.Context) (*Event, error) {
 	defer runtime.KeepAlive(id)
 	s := id.s
