@@ -5,6 +5,8 @@ package fdwait
 import (
 	"errors"
 	"os"
+	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -69,4 +71,43 @@ func TestMoveToAClosedQueue(t *testing.T) {
 	to.Close()
 	err := from.Move(1, to.Queue, func() error { t.Error("moved"); return nil })
 	require.ErrorIs(t, err, os.ErrClosed)
+}
+
+// What the kernel moves to a descriptor wakes nobody who waits there.
+func TestMoveWithoutWakeup(t *testing.T) {
+	from, silent := newSource(t), newSource(t)
+	moved := make(chan event, 1)
+	silent.Queue.take = func() (event, error) {
+		select {
+		case e := <-moved:
+			return e, nil
+		default:
+			return event{}, syscall.EAGAIN
+		}
+	}
+	got := silent.goWait(t, t.Context(), 1)
+	require.NoError(t, from.Move(1, silent.Queue, func() error {
+		moved <- event{Key: 1, What: 10}
+		return nil
+	}))
+	assert.Equal(t, uint32(10), ended(t, got).event.What)
+}
+
+// Two queues can move to each other at once.
+func TestMoveBothWays(t *testing.T) {
+	a, b := newSource(t), newSource(t)
+	var both sync.WaitGroup
+	for _, q := range [][2]*source{{a, b}, {b, a}} {
+		both.Go(func() {
+			for range 10000 {
+				assert.NoError(t, q[0].Move(1, q[1].Queue, func() error { return nil }))
+			}
+		})
+	}
+	done := make(chan result, 1)
+	go func() {
+		both.Wait()
+		done <- result{}
+	}()
+	ended(t, done)
 }
