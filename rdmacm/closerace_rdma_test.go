@@ -19,7 +19,7 @@ import (
 func TestCloseWhileConnecting(t *testing.T) {
 	rdmatest.Watchdog(t, rdmatest.Limit())
 	const clients = 4
-	for i := range rdmatest.Rounds(24, 500) {
+	for i := range rdmatest.Rounds(24, 200) {
 		closeAfter(t, clients, i%(3*clients))
 	}
 }

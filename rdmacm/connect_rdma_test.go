@@ -3,6 +3,7 @@
 package rdmacm_test
 
 import (
+	"net"
 	"net/netip"
 	"strings"
 	"syscall"
@@ -49,6 +50,50 @@ func exchange(t *testing.T, client, server *side) {
 	assert.Equal(t, "ping", server.received(t))
 	server.send(t, "pong")
 	assert.Equal(t, "pong", client.received(t))
+}
+
+// Link-local addresses have a zone, which is a name here and a number in C.
+func TestLinkLocalAddress(t *testing.T) {
+	c := channel(t)
+	addr := linkLocal(t)
+	l, err := c.CreateID(rdmacm.PortSpaceTCP)
+	require.NoError(t, err)
+	require.NoError(t, l.BindAddr(netip.AddrPortFrom(addr, 0)))
+	require.NoError(t, l.Listen(0))
+	assert.Equal(t, addr, l.LocalAddr().Addr())
+	client := equip(t, resolved(t, c, rdmacm.PortSpaceTCP, l.LocalAddr()))
+	assert.Equal(t, l.LocalAddr(), client.id.PeerAddr())
+	require.NoError(t, client.id.Connect(rdmacm.DefaultConnParam()))
+	server := equip(t, next(t, l, rdmacm.EventConnectRequest).ID)
+	assert.Equal(t, addr, server.id.PeerAddr().Addr())
+	require.NoError(t, server.id.Accept(rdmacm.DefaultConnParam()))
+	next(t, client.id, rdmacm.EventEstablished)
+	exchange(t, client, server)
+}
+
+// linkLocal returns the link-local address of the network interface of the device under test.
+func linkLocal(t *testing.T) netip.Addr {
+	t.Helper()
+	interfaces, err := net.Interfaces()
+	require.NoError(t, err)
+	for _, ifc := range interfaces {
+		addrs, err := ifc.Addrs()
+		require.NoError(t, err)
+		found, own := netip.Addr{}, false
+		for _, a := range addrs {
+			prefix, err := netip.ParsePrefix(a.String())
+			require.NoError(t, err)
+			own = own || prefix.Addr() == rdmatest.Addr(t)
+			if prefix.Addr().Is6() && prefix.Addr().IsLinkLocalUnicast() {
+				found = prefix.Addr().WithZone(ifc.Name)
+			}
+		}
+		if own && found.IsValid() {
+			return found
+		}
+	}
+	require.Fail(t, "the device's network interface has no link-local address")
+	return netip.Addr{}
 }
 
 // What Accept grants and Connect asks for is what the queue pairs have.
