@@ -139,18 +139,25 @@ func TestConnParam(t *testing.T) {
 	assert.Equal(t, []uint8{2, 4}, []uint8{a.RNRRetry, b.RNRRetry}, "each takes what the other says")
 	exchange(t, client, server)
 
-	remote, err := mr.AllocRegion(server.pd, 64, ibv.AccessLocalWrite|ibv.AccessRemoteRead|ibv.AccessRemoteWrite)
+	client.read(t, server)
+	server.read(t, client)
+}
+
+// read reads memory of the peer by RDMA.
+func (s *side) read(t *testing.T, from *side) {
+	t.Helper()
+	remote, err := mr.AllocRegion(from.pd, 64, ibv.AccessLocalWrite|ibv.AccessRemoteRead)
 	require.NoError(t, err)
 	copy(remote.Bytes(), "read me")
-	client.post(t, ibv.Read(idSend, 0, remote.Remote(), client.region.SGE(0, 64)))
-	for wc := client.completion(t); ; wc = client.completion(t) {
+	s.post(t, ibv.Read(idSend, 0, remote.Remote(), s.region.SGE(0, 64)))
+	for wc := s.completion(t); ; wc = s.completion(t) {
 		require.Equal(t, cq.StatusSuccess, wc.Status, "%v", wc)
 		if wc.Opcode() == cq.OpRDMARead {
 			break
 		}
 	}
-	assert.Equal(t, "read me", string(client.region.Bytes()[:7]))
-	t.Cleanup(func() { require.NoError(t, remote.Close()) })
+	assert.Equal(t, "read me", string(s.region.Bytes()[:7]))
+	require.NoError(t, remote.Close())
 }
 
 func TestIDReject(t *testing.T) {
