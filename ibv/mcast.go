@@ -1,8 +1,10 @@
 package ibv
 
 import (
+	"fmt"
 	"runtime"
 	"sync"
+	"syscall"
 
 	"github.com/goverbs/goverbs/internal/cverbs"
 )
@@ -53,6 +55,9 @@ func (qp *QP) DetachMcast(group GID, lid uint16) error {
 func (qp *QP) mcast(op string, group GID, call func(*qpState) error) error {
 	defer runtime.KeepAlive(qp)
 	q := qp.s
+	if q.typ != QPTypeUD {
+		return &OpError{Op: op, Object: q.name, Err: syscall.EINVAL, Reason: fmt.Sprintf("multicast is for UD, and this is a QP of type %v", q.typ)}
+	}
 	err := q.Use()
 	if err == nil {
 		defer q.Done()

@@ -123,11 +123,11 @@ func (id *ID) Listen(backlog int) error {
 }
 
 func milliseconds(timeout time.Duration) (int32, error) {
-	ms := (timeout + time.Millisecond - 1) / time.Millisecond
-	if timeout <= 0 || ms > math.MaxInt32 {
-		return 0, invalid("a timeout of %v: it is above 0 and at most %v", timeout, math.MaxInt32*time.Millisecond)
+	const most = math.MaxInt32 * time.Millisecond
+	if timeout <= 0 || timeout > most {
+		return 0, invalid("a timeout of %v: it is above 0 and at most %v", timeout, most)
 	}
-	return int32(ms), nil
+	return int32((timeout + time.Millisecond - 1) / time.Millisecond), nil
 }
 
 // toCM turns an address into the form that C takes, where a zone is a number.

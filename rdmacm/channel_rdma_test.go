@@ -44,7 +44,7 @@ func TestManyClientsAtOnce(t *testing.T) {
 			if !assert.NoError(t, err) {
 				return
 			}
-			assert.NoError(t, dial(ctx, id, l, shared))
+			assert.NoError(t, connectTo(ctx, id, l, shared))
 		})
 	}
 	all.Wait()
@@ -134,8 +134,8 @@ func serve(ctx context.Context, c *rdmacm.EventChannel, shared *sharedQueues, n 
 	return nil
 }
 
-// dial connects an id to the listener, and sends a message.
-func dial(ctx context.Context, id, l *rdmacm.ID, shared *sharedQueues) error {
+// connectTo connects an id to the listener, and sends a message.
+func connectTo(ctx context.Context, id, l *rdmacm.ID, shared *sharedQueues) error {
 	await := func(want rdmacm.EventType, err error) error {
 		if err != nil {
 			return err

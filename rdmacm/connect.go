@@ -24,7 +24,7 @@ type ConnParam struct {
 	// device can, and with Accept no more than the peer asks for.
 	ResponderResources, InitiatorDepth uint8
 	FlowControl                        bool
-	RetryCount                         uint8 // 0 to 7: see ibv.QPAttr. Accept ignores it
+	RetryCount                         uint8 // of both sides, 0 to 7: see ibv.QPAttr. Accept ignores it
 	// RNRRetryCount is how often the peer sends again what finds no receive here: 0 to 6, or
 	// ibv.RNRRetryInfinite.
 	RNRRetryCount uint8
@@ -91,9 +91,18 @@ func (p *ConnParam) toC(own *ownQP) (ccm.ConnParam, error) {
 	}
 	if own != nil {
 		c.SRQ, c.QPNum = own.shared, own.Num()
+		most := &own.PD().Core().Ctx.Attr
+		switch {
+		case c.ResponderResources != MaxRespRes && int32(c.ResponderResources) > most.MaxQPRdAtom:
+			return c, invalid("ResponderResources is %d, above the device's max_qp_rd_atom %d", c.ResponderResources, most.MaxQPRdAtom)
+		case c.InitiatorDepth != MaxInitDepth && int32(c.InitiatorDepth) > most.MaxQPInitRdAtom:
+			return c, invalid("InitiatorDepth is %d, above the device's max_qp_init_rd_atom %d", c.InitiatorDepth, most.MaxQPInitRdAtom)
+		}
 	}
 	return c, checkData(p.PrivateData)
 }
+
+var errNoQP = invalid("there is no queue pair: CreateQP comes first, or ConnParam.QPNum names one of the program's own")
 
 func checkData(data []byte) error {
 	if len(data) > math.MaxUint8 {
@@ -102,25 +111,32 @@ func checkData(data []byte) error {
 	return nil
 }
 
-// room is for private data, in the messages of InfiniBand and RoCE.
-type room struct{ connected, datagrams int }
+// message is one of the connection manager's: the room for private data on InfiniBand and RoCE,
+// and what else is wrong where the kernel refuses to send it.
+type message struct {
+	connected, datagrams int
+	otherwise            string
+}
 
 var (
-	roomConnect = room{56, 180}
-	roomAccept  = room{196, 136}
-	roomReject  = room{148, 136}
+	connectMessage = message{56, 180, "it comes once, after ROUTE_RESOLVED"}
+	acceptMessage  = message{196, 136, "the request is not valid any more: the peer is gone or has given up, or it was answered before"}
+	rejectMessage  = message{148, 136, acceptMessage.otherwise}
 )
 
 // explain adds what is known of a refusal, whose errno is the same for much.
-func (id *ID) explain(op string, err error, r room, data []byte) error {
-	most := r.connected
+func (id *ID) explain(op string, err error, m message, data []byte) error {
+	if e, ok := errors.AsType[*ibv.OpError](err); !errors.Is(err, syscall.EINVAL) || ok && e.Op != "" {
+		return err
+	}
+	most, reason := m.connected, m.otherwise
 	if id.s.ps.datagrams() {
-		most = r.datagrams
+		most = m.datagrams
 	}
-	if errors.Is(err, syscall.EINVAL) && len(data) > most {
-		return id.s.fail(op, err, fmt.Sprintf("%d bytes of private data, where the message has room for %d", len(data), most))
+	if len(data) > most {
+		reason = fmt.Sprintf("%d bytes of private data, where the message has room for %d", len(data), most)
 	}
-	return err
+	return id.s.fail(op, syscall.EINVAL, reason)
 }
 
 // Connect asks the peer for a connection, after ROUTE_RESOLVED. The answer is ESTABLISHED,
@@ -134,13 +150,15 @@ func (id *ID) Connect(p ConnParam) error {
 	return id.callBound(op, func(h ccm.ID) error {
 		own := id.own()
 		c, err := p.toC(own)
-		if own != nil {
+		switch {
+		case err != nil:
+			return err
+		case c.QPNum == 0 && !id.s.ps.datagrams():
+			return errNoQP
+		case own != nil:
 			own.minRNRTimer = p.MinRNRTimer
 		}
-		if err == nil {
-			err = id.explain(op, ccm.Connect(h, c, p.PrivateData), roomConnect, p.PrivateData)
-		}
-		return err
+		return id.explain(op, ccm.Connect(h, c, p.PrivateData), connectMessage, p.PrivateData)
 	})
 }
 
@@ -163,22 +181,23 @@ func (id *ID) Accept(p ConnParam) error {
 			p.InitiatorDepth = grant(p.InitiatorDepth, id.s.asked.InitiatorDepth, most.MaxQPInitRdAtom)
 		}
 		c, err := p.toC(own)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if connects {
+		case !id.s.passive:
+			return invalid("the id was not made by a CONNECT_REQUEST")
+		case c.QPNum == 0:
+			return errNoQP
+		case connects:
 			err = own.toRTS(h, &p)
 		}
 		if err == nil {
-			err = id.explain(op, ccm.Accept(h, c, p.PrivateData), roomAccept, p.PrivateData)
+			err = ccm.Accept(h, c, p.PrivateData)
 		}
 		if err != nil && own != nil {
 			_ = own.end() // its receives have their completions
 		}
-		if errors.Is(err, syscall.EINVAL) && len(p.PrivateData) <= roomAccept.datagrams {
-			err = id.s.fail(op, syscall.EINVAL, "the request is not valid any more: the peer is gone or has given up, or it was answered before")
-		}
-		return err
+		return id.explain(op, err, acceptMessage, p.PrivateData)
 	})
 }
 
@@ -212,7 +231,7 @@ func (id *ID) reject(op string, ece bool, data []byte) error {
 		if err := checkData(data); err != nil {
 			return err
 		}
-		return id.explain(op, ccm.Reject(h, ece, data), roomReject, data)
+		return id.explain(op, ccm.Reject(h, ece, data), rejectMessage, data)
 	})
 }
 

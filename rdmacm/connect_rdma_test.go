@@ -3,6 +3,7 @@
 package rdmacm_test
 
 import (
+	"net"
 	"net/netip"
 	"strings"
 	"syscall"
@@ -15,6 +16,7 @@ import (
 	"github.com/goverbs/goverbs/cq"
 	"github.com/goverbs/goverbs/ibv"
 	"github.com/goverbs/goverbs/internal/rdmatest"
+	"github.com/goverbs/goverbs/mr"
 	"github.com/goverbs/goverbs/rdmacm"
 )
 
@@ -50,8 +52,52 @@ func exchange(t *testing.T, client, server *side) {
 	assert.Equal(t, "pong", client.received(t))
 }
 
+// Link-local addresses have a zone, which is a name here and a number in C.
+func TestLinkLocalAddress(t *testing.T) {
+	c := channel(t)
+	addr := linkLocal(t)
+	l, err := c.CreateID(rdmacm.PortSpaceTCP)
+	require.NoError(t, err)
+	require.NoError(t, l.BindAddr(netip.AddrPortFrom(addr, 0)))
+	require.NoError(t, l.Listen(0))
+	assert.Equal(t, addr, l.LocalAddr().Addr())
+	client := equip(t, resolved(t, c, rdmacm.PortSpaceTCP, l.LocalAddr()))
+	assert.Equal(t, l.LocalAddr(), client.id.PeerAddr())
+	require.NoError(t, client.id.Connect(rdmacm.DefaultConnParam()))
+	server := equip(t, next(t, l, rdmacm.EventConnectRequest).ID)
+	assert.Equal(t, addr, server.id.PeerAddr().Addr())
+	require.NoError(t, server.id.Accept(rdmacm.DefaultConnParam()))
+	next(t, client.id, rdmacm.EventEstablished)
+	exchange(t, client, server)
+}
+
+// linkLocal returns the link-local address of the network interface of the device under test.
+func linkLocal(t *testing.T) netip.Addr {
+	t.Helper()
+	interfaces, err := net.Interfaces()
+	require.NoError(t, err)
+	for _, ifc := range interfaces {
+		addrs, err := ifc.Addrs()
+		require.NoError(t, err)
+		found, own := netip.Addr{}, false
+		for _, a := range addrs {
+			prefix, err := netip.ParsePrefix(a.String())
+			require.NoError(t, err)
+			own = own || prefix.Addr() == rdmatest.Addr(t)
+			if prefix.Addr().Is6() && prefix.Addr().IsLinkLocalUnicast() {
+				found = prefix.Addr().WithZone(ifc.Name)
+			}
+		}
+		if own && found.IsValid() {
+			return found
+		}
+	}
+	require.Fail(t, "the device's network interface has no link-local address")
+	return netip.Addr{}
+}
+
 // What Accept grants and Connect asks for is what the queue pairs have.
-func TestConnectionParameters(t *testing.T) {
+func TestConnParam(t *testing.T) {
 	c := channel(t)
 	l := listen(t, c, rdmacm.PortSpaceTCP)
 	client := equip(t, resolved(t, c, rdmacm.PortSpaceTCP, l.LocalAddr()))
@@ -71,7 +117,7 @@ func TestConnectionParameters(t *testing.T) {
 	server := equip(t, request.ID)
 	grant := rdmacm.DefaultConnParam()
 	grant.PrivateData = []byte("welcome")
-	grant.RNRRetryCount = 2
+	grant.RNRRetryCount, grant.ResponderResources = 2, 2
 	require.NoError(t, server.id.Accept(grant))
 	established := next(t, client.id, rdmacm.EventEstablished)
 	assert.Len(t, established.PrivateData, 196)
@@ -85,18 +131,36 @@ func TestConnectionParameters(t *testing.T) {
 		return a
 	}
 	a, b := attr(client.qp), attr(server.qp)
-	for _, n := range []uint8{a.MaxRdAtomic, b.MaxDestRdAtomic} {
-		assert.Contains(t, []uint8{5, 8}, n, "rdma_rxe rounds it up to a power of two")
-	}
+	assert.Equal(t, []uint8{2, 2}, []uint8{a.MaxRdAtomic, b.MaxDestRdAtomic}, "five were asked for, and two granted")
 	for _, n := range []uint8{b.MaxRdAtomic, a.MaxDestRdAtomic} {
-		assert.Contains(t, []uint8{3, 4}, n)
+		assert.Contains(t, []uint8{3, 4}, n, "rdma_rxe rounds it up to a power of two")
 	}
 	assert.Equal(t, uint8(5), a.RetryCount)
 	assert.Equal(t, []uint8{2, 4}, []uint8{a.RNRRetry, b.RNRRetry}, "each takes what the other says")
 	exchange(t, client, server)
+
+	client.read(t, server)
+	server.read(t, client)
 }
 
-func TestReject(t *testing.T) {
+// read reads memory of the peer by RDMA.
+func (s *side) read(t *testing.T, from *side) {
+	t.Helper()
+	remote, err := mr.AllocRegion(from.pd, 64, ibv.AccessLocalWrite|ibv.AccessRemoteRead)
+	require.NoError(t, err)
+	copy(remote.Bytes(), "read me")
+	s.post(t, ibv.Read(idSend, 0, remote.Remote(), s.region.SGE(0, 64)))
+	for wc := s.completion(t); ; wc = s.completion(t) {
+		require.Equal(t, cq.StatusSuccess, wc.Status, "%v", wc)
+		if wc.Opcode() == cq.OpRDMARead {
+			break
+		}
+	}
+	assert.Equal(t, "read me", string(s.region.Bytes()[:7]))
+	require.NoError(t, remote.Close())
+}
+
+func TestIDReject(t *testing.T) {
 	c := channel(t)
 	l := listen(t, c, rdmacm.PortSpaceTCP)
 	for _, tc := range []struct {
@@ -220,6 +284,14 @@ func TestRefusals(t *testing.T) {
 	to := equip(t, resolved(t, c, rdmacm.PortSpaceTCP, l.LocalAddr()))
 	p.PrivateData = make([]byte, 57)
 	refused(to.id.Connect(p), "57 bytes of private data, where the message has room for 56")
+	p.PrivateData = nil
+	refused(id.Connect(p), "it comes once, after ROUTE_RESOLVED")
+	p.ResponderResources = 254
+	refused(to.id.Connect(p), "ResponderResources is 254, above the device's max_qp_rd_atom")
+	refused(to.id.Accept(rdmacm.DefaultConnParam()), "not made by a CONNECT_REQUEST")
+	refused(to.id.Migrate(nil), "no channel is given")
+	require.NoError(t, to.qp.Close())
+	refused(to.id.Connect(rdmacm.DefaultConnParam()), "there is no queue pair")
 }
 
 // A queue pair may be closed before its id, and another made.

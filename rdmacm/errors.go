@@ -10,9 +10,6 @@ import (
 	"github.com/goverbs/goverbs/internal/life"
 )
 
-// errnoNotSupp is the kernel's own ENOTSUPP, which it should not, but does return.
-const errnoNotSupp = syscall.Errno(524)
-
 // ErrDisconnected says that the peer has ended the connection; errno ECONNRESET.
 var ErrDisconnected = errors.New("disconnected by the peer")
 
@@ -41,7 +38,7 @@ func (e *RejectError) Unwrap() error { return e.err }
 // kindOf returns the sentinel that goes with an errno of the connection manager, or nil.
 func kindOf(err error) error {
 	switch {
-	case errors.Is(err, errnoNotSupp), errors.Is(err, syscall.EOPNOTSUPP), errors.Is(err, syscall.ENOSYS):
+	case errors.Is(err, syscall.EOPNOTSUPP), errors.Is(err, syscall.ENOSYS):
 		return ibv.ErrNotSupported
 	case errors.Is(err, syscall.ENODEV):
 		return ibv.ErrNoDevice

@@ -54,7 +54,8 @@ type idState struct {
 	ch      atomic.Pointer[channel]
 	info    atomic.Pointer[ccm.Info]
 
-	ctl sync.Mutex // held during a call of C that changes the id
+	ctl     sync.Mutex   // held during a call of C that changes the id
+	closers atomic.Int32 // calls of Close that are under way
 
 	mu         sync.Mutex
 	dev        *device               // that it is bound to, or nil
@@ -100,6 +101,8 @@ func (s *idState) made(h ccm.ID) *ID {
 	s.info.Store(&ccm.Info{})
 	ids.Store(s.addr, s)
 	s.BeforeCloseAll(func() {
+		s.ctl.Lock()
+		defer s.ctl.Unlock()
 		if id := s.handle.Value(); id != nil {
 			id.end()
 		}
@@ -166,10 +169,10 @@ func (id *ID) callBound(op string, f func(ccm.ID) error) error {
 	})
 }
 
-// GetEvent waits for the next event of this id, else as EventChannel.GetEvent. It goes with
-// the id to another channel.
+// GetEvent waits for the next event of this id, else as EventChannel.GetEvent: those of a
+// listener are its CONNECT_REQUESTs. The wait goes with the id to another channel.
 //
-// Implements: rdma_get_cm_event, rdma_ack_cm_event
+// Implements: rdma_get_cm_event, rdma_ack_cm_event, rdma_get_request
 func (id *ID) GetEvent(ctx context.Context) (*Event, error) {
 	defer runtime.KeepAlive(id)
 	s := id.s
@@ -205,6 +208,9 @@ func (id *ID) Migrate(to *EventChannel) error {
 	const op = "rdma_migrate_id"
 	defer runtime.KeepAlive(to)
 	return id.call(op, func(h ccm.ID) error {
+		if to == nil {
+			return invalid("no channel is given")
+		}
 		s := id.s
 		from := s.ch.Load()
 		if from == to.s {
@@ -281,10 +287,14 @@ const (
 func (id *ID) Close() error {
 	defer runtime.KeepAlive(id)
 	s := id.s
+	s.closers.Add(1) // from now on it gets no queue pair
+	defer s.closers.Add(-1)
+	s.ctl.Lock() // after a CreateQP that has begun
 	if s.Use() == nil {
 		id.end()
 		s.Done()
 	}
+	s.ctl.Unlock()
 	if own := id.own(); own != nil {
 		limit := patience
 		if own.shared {
@@ -293,7 +303,7 @@ func (id *ID) Close() error {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		_ = own.Drain(ctx) // what is left belongs to nobody once the queue pair is closed
 		cancel()
-		if err := own.QP.Close(); err != nil {
+		if err := own.Close(); err != nil {
 			return err
 		}
 	}
@@ -301,10 +311,8 @@ func (id *ID) Close() error {
 }
 
 // end has the peer and the network know that nothing more comes. What has ended already
-// cannot be ended: its errors say nothing new.
+// cannot be ended: its errors say nothing new. The caller holds ctl.
 func (id *ID) end() {
-	id.s.ctl.Lock()
-	defer id.s.ctl.Unlock()
 	id.s.leaveAll()
 	if own := id.own(); own != nil {
 		own.Core().MoveToErr() // which waits for no Drain

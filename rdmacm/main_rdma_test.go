@@ -59,6 +59,7 @@ func listen(t testing.TB, c *rdmacm.EventChannel, ps rdmacm.PortSpace) *rdmacm.I
 	require.NoError(t, l.BindAddr(netip.AddrPortFrom(rdmatest.Addr(t), 0)))
 	require.NoError(t, l.Listen(0))
 	require.NotZero(t, l.LocalAddr().Port())
+	t.Cleanup(func() { require.NoError(t, l.Close()) }) // which holds it
 	return l
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/goverbs/ibv"
 	"github.com/goverbs/goverbs/internal/ccm"
+	"github.com/goverbs/goverbs/internal/life"
 )
 
 // ownQP is the queue pair that CreateQP made.
@@ -70,6 +71,8 @@ func (id *ID) mayHaveQP(pd *ibv.PD, typ ibv.QPType) error {
 	}
 	device := id.Device()
 	switch {
+	case id.s.closers.Load() > 0:
+		return life.ErrClosed
 	case pd == nil:
 		return invalid("no PD is given: make one of ID.Context")
 	case pd.Context().Name() != device:

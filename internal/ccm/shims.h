@@ -21,14 +21,19 @@
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
+/* The kernel's own ENOTSUPP, which no program should see, but does. */
+#define GV_KERNEL_ENOTSUPP 524
+
+static inline int gv_known_errno(int e) { return e == GV_KERNEL_ENOTSUPP ? EOPNOTSUPP : e; }
+
 /* Some calls set errno and return it, or fail without leaving any. */
 static inline int gv_cm_errno(int rc)
 {
 	if (rc == 0)
 		return 0;
-	if (rc > 0)
-		return rc;
-	return errno ? errno : EPROTO;
+	if (rc < 0)
+		rc = errno ? errno : EPROTO;
+	return gv_known_errno(rc);
 }
 
 #define GV_CM_RC(call) (errno = 0, gv_cm_errno(call))
@@ -290,6 +295,8 @@ static inline int gv_take_event(struct rdma_event_channel *ch, struct gv_event *
 	out->type = e->event;
 	/* Where librdmacm itself has failed over an event, its own result stands in the status. */
 	out->status = e->status == -1 && errno ? -errno : e->status;
+	if (out->status < 0)
+		out->status = -gv_known_errno(-out->status);
 	out->id = (uintptr_t)e->id;
 	if (e->event == RDMA_CM_EVENT_CONNECT_REQUEST)
 		out->listener = (uintptr_t)e->listen_id;

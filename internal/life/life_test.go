@@ -351,3 +351,27 @@ func TestFailAll(t *testing.T) {
 	require.ErrorIs(t, ErrClosed, os.ErrClosed)
 	require.NotErrorIs(t, ErrClosed, cause)
 }
+
+// What was lent is closed when nothing hangs from it any more, and is nobody's leak.
+func TestCloseUnused(t *testing.T) {
+	out := logTo(t)
+	destroys := 0
+	count := func() error { destroys++; return nil }
+	alone := nodeWith(t, count, "device", "a")
+	require.NoError(t, alone.CloseUnused())
+	assert.True(t, alone.Closed(), "at once")
+
+	parent := nodeWith(t, count, "device", "b")
+	child := nodeWith(t, count, "PD", "1", parent)
+	require.NoError(t, parent.CloseUnused())
+	require.NoError(t, parent.Use(), "it is in use")
+	parent.Done()
+	require.NoError(t, child.Close())
+	quiesce(t)
+	assert.True(t, parent.Closed())
+	assert.Equal(t, 3, destroys)
+	assert.Empty(t, out.take())
+
+	stuck := nodeWith(t, func() error { return syscall.EIO }, "device", "c")
+	require.ErrorIs(t, stuck.CloseUnused(), syscall.EIO)
+}
