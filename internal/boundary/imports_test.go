@@ -55,6 +55,7 @@ var mayImport = map[string][]string{
 	"internal/boundary":             {},
 	"internal/cmd/genstub":          {},
 	"internal/cmd/greet":            {"ibv", "cq", "mr"},
+	"internal/cmd/manpage":          {},
 	"internal/cmd/testsum":          {},
 	"internal/fakedev":              {},
 	"internal/fakedev/fakedevtest":  {"ibv", "cq", "mr", "internal/fakedev", "internal/rdmatest", "github.com/stretchr/testify/require"},
