@@ -28,7 +28,7 @@ var root = os.DirFS("../..")
 // C and unsafe. Every package must be here, so that where a new one stands among
 // the others is decided on purpose.
 var mayImport = map[string][]string{
-	"ibv": {"internal/core", "internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life", "internal/sysfs"},
+	"ibv": {"internal/core", "internal/cverbs", "internal/fdwait", "internal/gidchoice", "internal/inflight", "internal/life", "internal/sysfs"},
 	"cq":  {"ibv", "internal/core", "internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life"},
 	"mr":  {"ibv", "internal/core", "internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life", "golang.org/x/sys/unix"},
 
@@ -43,12 +43,13 @@ var mayImport = map[string][]string{
 	"internal/examples/requests": {"ibv", "cq", "mr"},
 	"internal/examples/window":   {"ibv", "cq", "mr"},
 
-	"internal/core":     {"internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life"},
-	"internal/cverbs":   {},
-	"internal/fdwait":   {"golang.org/x/sys/unix"},
-	"internal/inflight": {"internal/fdwait"},
-	"internal/life":     {},
-	"internal/sysfs":    {"golang.org/x/sys/unix"},
+	"internal/core":      {"internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life"},
+	"internal/cverbs":    {},
+	"internal/fdwait":    {"golang.org/x/sys/unix"},
+	"internal/gidchoice": {},
+	"internal/inflight":  {"internal/fdwait"},
+	"internal/life":      {},
+	"internal/sysfs":     {"golang.org/x/sys/unix"},
 
 	// For tests and for work on this module.
 	"docker/lab":                    {"golang.org/x/sys/unix"},
