@@ -25,13 +25,15 @@ help: ## list the targets
 
 build: ## build the commands: build/ibvinfo and build/pingpong
 	go build -o build/ ./cmd/...
+	CGO_ENABLED=0 go build -o build/ ./cmd/ibvinfo
 
 install: build ## install the commands and their manual pages (PREFIX=/usr/local, DESTDIR=)
 	@mkdir -p build/man1 && go build -o build/ ./internal/cmd/manpage
 	for c in $(COMMANDS); do build/manpage build/$$c >build/man1/$$c.1 || exit 1; done
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1
-	install $(COMMANDS:%=build/%) $(DESTDIR)$(PREFIX)/bin
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin share/man/man1 share/doc/goverbs)
+	install $(COMMANDS:%=build/%) build/ibvinfo-verbs $(DESTDIR)$(PREFIX)/bin
 	install -m 644 $(COMMANDS:%=build/man1/%.1) $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 cmd/ibvinfo/schema.json $(DESTDIR)$(PREFIX)/share/doc/goverbs/ibvinfo.schema.json
 
 demo: setup build ## show ibvinfo, and pingpong between Go and C, on a real soft device
 	@docker/demo

@@ -36,12 +36,16 @@ var mayImport = map[string][]string{
 
 	// The commands use the public packages as any other program does. A listing
 	// without opening a device is sysfs alone.
-	"cmd/ibvinfo":                {"ibv", "internal/sysfs", "github.com/spf13/pflag"},
-	"cmd/pingpong":               {"ibv", "cq", "mr", "github.com/spf13/pflag"},
-	"internal/examples/exchange": {"ibv", "cq", "mr"},
-	"internal/examples/remote":   {"ibv", "cq", "mr"},
-	"internal/examples/requests": {"ibv", "cq", "mr"},
-	"internal/examples/window":   {"ibv", "cq", "mr"},
+	"cmd/ibvinfo":                 {"cmd/ibvinfo/internal/doctor", "cmd/internal/attributes", "internal/gidchoice", "internal/sysfs", "github.com/spf13/pflag", "golang.org/x/term"},
+	"cmd/ibvinfo/internal/doctor": {"cmd/internal/attributes", "internal/sysfs", "golang.org/x/sys/unix"},
+	"cmd/ibvinfo-verbs":           {"cmd/internal/devinfo"},
+	"cmd/internal/attributes":     {},
+	"cmd/internal/devinfo":        {"cmd/internal/attributes", "ibv", "internal/sysfs", "github.com/spf13/pflag"},
+	"cmd/pingpong":                {"ibv", "cq", "mr", "github.com/spf13/pflag"},
+	"internal/examples/exchange":  {"ibv", "cq", "mr"},
+	"internal/examples/remote":    {"ibv", "cq", "mr"},
+	"internal/examples/requests":  {"ibv", "cq", "mr"},
+	"internal/examples/window":    {"ibv", "cq", "mr"},
 
 	"internal/core":      {"internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life"},
 	"internal/cverbs":    {},

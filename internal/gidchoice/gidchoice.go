@@ -326,11 +326,11 @@ func (c Choice) WhyNot(e Entry) string {
 	case mine == rankIB || e.Type == IB:
 		return "it is of InfiniBand, and the peer's address is on RoCE"
 	case mine >= rankLinkLocal && best%rankRoCEv1 < rankIB:
-		return "a link-local address reaches peers on the same link only"
+		return "link-local: it reaches peers on the same link only"
 	case best%rankRoCEv1 == rankAddr:
 		return fmt.Sprintf("the route's source address to %v is %v", r.req.Peer, r.source)
 	case mine == rankRoutable:
-		return "IPv4 and IPv6 do not reach each other, and the peer's address is of the other"
+		return "the peer's address is of the other IP version"
 	case best%rankRoCEv1 == rankNetdev:
 		return fmt.Sprintf("it is not on the network device of %v, the route's source address", r.source)
 	}

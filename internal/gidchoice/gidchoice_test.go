@@ -296,8 +296,8 @@ func TestWhyNot(t *testing.T) {
 	const (
 		equal     = "it fits equally; the lower port and index goes first"
 		v1        = "RoCE v1 does not cross routers"
-		linkLocal = "a link-local address reaches peers on the same link only"
-		family    = "IPv4 and IPv6 do not reach each other, and the peer's address is of the other"
+		linkLocal = "link-local: it reaches peers on the same link only"
+		family    = "the peer's address is of the other IP version"
 	)
 	source := func(peer, source string) string {
 		return "the route's source address to " + peer + " is " + source
