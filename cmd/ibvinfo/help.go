@@ -39,8 +39,8 @@ Examples:
   ibvinfo counters --watch 1s     what happens each second
   ibvinfo --json                  for jq and other programs
 
-Files: the device nodes are /dev/infiniband/uverbsN, one for each device; a container needs
-them passed in (--device=/dev/infiniband).
+Files: the device nodes are /dev/infiniband/uverbsN, one for each device; a container
+needs them passed in (--device=/dev/infiniband).
 ` + exitHelp + `
 Environment: colours are for a terminal only, and not where NO_COLOR is set.
 
@@ -80,7 +80,7 @@ is a line: ok, warning or failed, with the remedy.
 
 Usage: ibvinfo doctor [flags] [PROGRAM...]
 
-A PROGRAM that uses libibverbs is looked at too: linked statically it would find no device.
+A PROGRAM that uses libibverbs is looked at too: linked statically it finds no device.
 
 Flags:
   -d, --ib-dev DEV       only the device DEV

@@ -42,9 +42,12 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
-	h := host{FS: sysfs.Host, root: "/", verbs: beside("ibvinfo-verbs"), route: gidchoice.KernelRoute}
 	colour := term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr, h, colour))
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr, thisHost(beside("ibvinfo-verbs")), colour))
+}
+
+func thisHost(verbs string) host {
+	return host{FS: sysfs.Host, root: "/", verbs: verbs, route: gidchoice.KernelRoute}
 }
 
 // beside returns the path of a program in the folder of this one.

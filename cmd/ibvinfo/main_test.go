@@ -41,13 +41,16 @@ func treeHost(dir string) host {
 	}
 }
 
-// In scripts, ibvinfo's host is the tree in the current directory, with the ibvinfo-verbs that
-// VERBS names.
+// In scripts, ibvinfo's host is the tree in the current directory, or with HOST=this the real
+// one, with the ibvinfo-verbs that VERBS names.
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"ibvinfo": func() {
 			h := treeHost(".")
 			h.verbs = os.Getenv("VERBS")
+			if os.Getenv("HOST") == "this" {
+				h = thisHost(h.verbs)
+			}
 			os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr, h, os.Getenv("COLOUR") != ""))
 		},
 		"ibvinfo-verbs": func() { os.Exit(devinfo.Run(os.Args[1:], os.Stdout, os.Stderr)) },

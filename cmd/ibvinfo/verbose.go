@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"os/exec"
 	"regexp"
 	"strconv"
@@ -71,6 +72,7 @@ var missing = regexp.MustCompile(`(?:error while loading shared libraries: |Erro
 func openDevices(ctx context.Context, program string, args ...string) (out, notes []byte, status int, err error) {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stdin = os.Stdin // it reads nothing; but for others there must be a /dev/null
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err = cmd.Run()
 	if m := missing.FindSubmatch(stderr.Bytes()); err != nil && m != nil {

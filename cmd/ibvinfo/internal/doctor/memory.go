@@ -54,6 +54,8 @@ func (e *Env) hugePages() []Check {
 	free := e.field("HugePages_Free:", "proc/meminfo")
 	page := e.field("Hugepagesize:", "proc/meminfo")
 	switch {
+	case e.read("proc/meminfo") == "": // without /proc, as is told above
+		return nil
 	case total == "":
 		return []Check{ok("this kernel has none")}
 	case total == "0":
