@@ -65,7 +65,8 @@ Examples:
 
 const countersHelp = `Show the counters of ports and devices. Those that tell of congestion and loss come
 first, with what they mean, whatever the vendor calls them; counters that are not
-known are shown as they are.
+known are shown as they are. The kernel counts pause frames of Ethernet elsewhere:
+ethtool -S NETDEV.
 
 Usage: ibvinfo counters [flags]
 

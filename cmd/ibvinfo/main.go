@@ -42,8 +42,12 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
-	colour := term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr, thisHost(beside("ibvinfo-verbs")), colour))
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr, thisHost(beside("ibvinfo-verbs")), showsColour(os.Stdout)))
+}
+
+// showsColour reports whether what is written to f reaches a person who wants colours.
+func showsColour(f *os.File) bool {
+	return term.IsTerminal(int(f.Fd())) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
 
 func thisHost(verbs string) host {

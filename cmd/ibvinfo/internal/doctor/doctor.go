@@ -26,6 +26,8 @@ type Env struct {
 	Verbs func(devices []string) (attributes.Document, error)
 	// PFC returns the priorities, as bits, for which a network interface pauses.
 	PFC func(netdev string) (uint8, error)
+
+	opened attributes.Document // what Verbs said
 }
 
 // Status is the outcome of a check.

@@ -151,6 +151,7 @@ func (e *Env) opening() (found []Check) {
 	if err != nil {
 		return []Check{failed("see above for what keeps libibverbs from it; ibvinfo --verbose tries the same", "%v", err)}
 	}
+	e.opened = doc
 	for _, d := range doc.Devices {
 		if d.Error != "" {
 			found = append(found, failed("see above for what keeps libibverbs from it", "%s", d.Error))

@@ -77,9 +77,9 @@ func (e *Env) bringUp(p sysfs.Port) string {
 	return "ip link set " + p.Netdev + " up; if it is up, check the cable"
 }
 
-// headers are what a RoCE v2 packet adds to its payload: IPv6, UDP, BTH and the longest
-// extended headers and checksum, rounded up as drivers do.
-const headers = 80
+// headers are what drivers take a packet to add to its payload at most: GRH, UDP, BTH, the
+// longest extended headers and the checksum.
+const headers = 96
 
 // mtu compares the MTU of a port with that of its network interface, from which it is made.
 func (e *Env) mtu() (found []Check) {
@@ -98,12 +98,16 @@ func (e *Env) mtu() (found []Check) {
 				path = m
 			}
 		}
+		now, most := e.pathMTU(d.Name, p.Number)
 		const remedy = "ip link set %s mtu 4200 or more, at the peers and in the switches too"
 		switch {
 		case path == 0:
 			found = append(found, failed(fmt.Sprintf(remedy, p.Netdev), "%s: the MTU %d of %s is too small for the smallest path MTU, 256", where(d, p), mtu, p.Netdev))
 		case path < 1024:
 			found = append(found, warning(fmt.Sprintf(remedy, p.Netdev), "%s: the MTU %d of %s allows a path MTU of %d, less than the usual 1024", where(d, p), mtu, p.Netdev, path))
+		case now > 0 && now < min(path, most):
+			found = append(found, warning(fmt.Sprintf("bring %s down and up, and see dmesg", p.Netdev),
+				"%s has an active MTU of %d, although the MTU %d of %s allows %d", where(d, p), now, mtu, p.Netdev, min(path, most)))
 		default:
 			fine = append(fine, fmt.Sprintf("that of %s, %d, allows a path MTU of %d", p.Netdev, mtu, path))
 		}
@@ -116,6 +120,21 @@ func (e *Env) mtu() (found []Check) {
 		found = append(found, ok("%s%s", strings.Join(fine, "; "), note))
 	}
 	return found
+}
+
+// pathMTU is what the opened device tells: the MTU that packets of the port have at most, and
+// could have. 0 if it was not opened.
+func (e *Env) pathMTU(device string, port int) (now, most int) {
+	for _, d := range e.opened.Devices {
+		for _, p := range d.Ports {
+			if d.Name == device && int(p.Port) == port {
+				active, _ := p.Attributes["active_mtu"].(float64) // as JSON has numbers
+				highest, _ := p.Attributes["max_mtu"].(float64)
+				return int(active), int(highest)
+			}
+		}
+	}
+	return 0, 0
 }
 
 // gids looks for an address with which a port can talk through routers.
