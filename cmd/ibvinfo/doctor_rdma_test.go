@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/goverbs/goverbs/cmd/ibvinfo/internal/doctor"
+	"github.com/goverbs/goverbs/ibv"
 	"github.com/goverbs/goverbs/internal/rdmatest"
 	"github.com/goverbs/goverbs/internal/sysfs"
 )
@@ -65,10 +67,11 @@ func newLab(t *testing.T) lab {
 	require.NoError(t, os.Chmod(l.dir, 0o755))
 	self, err := os.Executable()
 	require.NoError(t, err)
-	for _, name := range []string{"ibvinfo", "ibvinfo-verbs"} {
-		text, err := os.ReadFile(self)
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(l.dir, name), text, 0o755))
+	text, err := os.ReadFile(self)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(l.dir, "ibvinfo"), text, 0o755))
+	for _, name := range []string{"ibvinfo-verbs", "register"} {
+		require.NoError(t, os.Symlink("ibvinfo", filepath.Join(l.dir, name)))
 	}
 	return l
 }
@@ -93,9 +96,15 @@ func tool(t *testing.T, name string, args ...string) {
 // ibvinfo runs the command behind others, such as chroot DIR, and as a user.
 func (l lab) ibvinfo(user uint32, behind []string, args ...string) (stdout, stderr string, status int) {
 	l.t.Helper()
+	return l.run("ibvinfo", user, behind, args...)
+}
+
+// run runs one of the commands that this test is.
+func (l lab) run(name string, user uint32, behind []string, args ...string) (stdout, stderr string, status int) {
+	l.t.Helper()
 	ctx, cancel := context.WithTimeout(l.t.Context(), time.Minute)
 	defer cancel()
-	line := append(append(append([]string{}, behind...), filepath.Join(l.dir, "ibvinfo")), args...)
+	line := append(append(append([]string{}, behind...), filepath.Join(l.dir, name)), args...)
 	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), "HOST=this", "VERBS="+filepath.Join(l.dir, "ibvinfo-verbs"))
@@ -251,11 +260,54 @@ func TestDoctorWithoutAnAddress(t *testing.T) {
 	assert.Regexp(t, `^ivrxe to .*: RoCE v2, and none has a routable address; warning: a link-local address reaches peers on the same link only`, out)
 }
 
-// No device: the one under test is in the way, so that what there is is asked for by another
-// name.
-func TestNoSuchDevice(t *testing.T) {
+// With no device at all: the one under test goes, and comes again.
+func TestDoctorWithoutADevice(t *testing.T) {
 	l := newLab(t)
+	dev := rdmatest.Device(t)
 	_, stderr, status := l.ibvinfo(nobody, nil, "doctor", "-d", "mlx5_0")
 	assert.Equal(t, 1, status)
-	assert.Equal(t, "ibvinfo: no device \"mlx5_0\" here; there is "+l.device+", "+rdmatest.Device(t)+"\n", stderr)
+	assert.Equal(t, "ibvinfo: no device \"mlx5_0\" here; there is "+l.device+", "+dev+"\n", stderr)
+
+	netdev := ""
+	for _, name := range []string{dev, l.device} {
+		parent, err := os.ReadFile("/sys/class/infiniband/" + name + "/parent")
+		require.NoError(t, err)
+		if name == dev {
+			netdev = strings.TrimSpace(string(parent))
+		}
+		tool(t, "rdma", "link", "delete", name)
+	}
+	defer func() {
+		tool(t, "rdma", "link", "add", l.device, "type", "rxe", "netdev", l.netdev)
+		tool(t, "rdma", "link", "add", dev, "type", "rxe", "netdev", netdev)
+		require.Eventually(t, func() bool {
+			ctx, err := ibv.Open(dev)
+			if err != nil {
+				return false
+			}
+			defer ctx.Close()
+			_, err = ctx.ChooseGID(ibv.GIDRequest{Local: rdmatest.Addr(t)})
+			return err == nil
+		}, 10*time.Second, 10*time.Millisecond)
+	}()
+	out, stderr, status := l.ibvinfo(nobody, nil, "doctor")
+	assert.Equal(t, 1, status)
+	assert.Empty(t, stderr)
+	assert.Regexp(t, `(?m)^failed  devices: the kernel's RDMA modules have no device here; .* rdma link add rxe0 type rxe netdev NETDEV$`, out)
+	assert.Equal(t, 1, strings.Count(out, "\nfailed "), out)
+	_, err := ibv.Open("")
+	assert.ErrorIs(t, err, ibv.ErrNoDevice)
+	assert.ErrorContains(t, err, "for a soft device: rdma link add rxe0 type rxe netdev NETDEV")
+	out, stderr, status = l.ibvinfo(nobody, nil)
+	assert.Zero(t, status)
+	assert.Equal(t, "no RDMA devices visible in this environment\n", out)
+	assert.Contains(t, stderr, "the kernel's RDMA modules are loaded, but have no device here")
+}
+
+// A registration above the limit says what the doctor says.
+func TestMemlockErrorAndDoctorAgree(t *testing.T) {
+	l := newLab(t)
+	out, stderr, status := l.run("register", nobody, []string{"sh", "-ec", `ulimit -l 64; exec "$0" "$@"`}, l.device)
+	assert.Equal(t, 1, status, out)
+	assert.Regexp(t, `^ibv_reg_mr on .*: cannot lock 1048576 bytes of memory; the limit of this process is 65536 bytes \(ulimit -l\); raise it `, stderr)
 }

@@ -19,8 +19,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/goverbs/goverbs/cmd/internal/devinfo"
+	"github.com/goverbs/goverbs/ibv"
 	"github.com/goverbs/goverbs/internal/sysfs"
 	"github.com/goverbs/goverbs/internal/sysfs/sysfstest"
+	"github.com/goverbs/goverbs/mr"
 )
 
 // treeHost is the host of the tree in a directory. Its routes are those of the trees' addresses.
@@ -54,7 +56,28 @@ func TestMain(m *testing.M) {
 			os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr, h, os.Getenv("COLOUR") != ""))
 		},
 		"ibvinfo-verbs": func() { os.Exit(devinfo.Run(os.Args[1:], os.Stdout, os.Stderr)) },
+		"register": func() { // a MiB of memory with a device
+			err := register(os.Args[1], 1<<20)
+			if err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+		},
 	})
+}
+
+func register(device string, size int) error {
+	ctx, err := ibv.Open(device)
+	if err != nil {
+		return err
+	}
+	defer ctx.CloseAll() //nolint:errcheck // the process ends
+	pd, err := ctx.AllocPD()
+	if err != nil {
+		return err
+	}
+	_, err = mr.AllocRegion(pd, size, ibv.AccessLocalWrite)
+	return err
 }
 
 func TestScripts(t *testing.T) {
