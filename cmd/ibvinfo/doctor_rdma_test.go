@@ -60,11 +60,8 @@ func newLab(t *testing.T) lab {
 		return l.node != ""
 	}, 10*time.Second, 10*time.Millisecond)
 
-	var err error
-	l.dir, err = os.MkdirTemp("", "ibvinfo")
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(l.dir) })
-	require.NoError(t, os.Chmod(l.dir, 0o755))
+	l.dir = t.TempDir()
+	require.NoError(t, os.Chmod(filepath.Dir(l.dir), 0o755)) // it is closed to others
 	self, err := os.Executable()
 	require.NoError(t, err)
 	text, err := os.ReadFile(self)

@@ -71,7 +71,7 @@ func register(device string, size int) error {
 	if err != nil {
 		return err
 	}
-	defer ctx.CloseAll() //nolint:errcheck // the process ends
+	defer ctx.CloseAll()
 	pd, err := ctx.AllocPD()
 	if err != nil {
 		return err

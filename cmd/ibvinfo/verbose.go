@@ -58,7 +58,9 @@ func (r *reply) verbose(devices []sysfs.Device, port uint) {
 }
 
 func decode(out []byte) (doc attributes.Document, err error) {
-	if err := json.Unmarshal(out, &doc); err != nil {
+	d := json.NewDecoder(bytes.NewReader(out))
+	d.UseNumber() // some are of 64 bits
+	if err := d.Decode(&doc); err != nil {
 		return doc, fmt.Errorf("what ibvinfo-verbs printed makes no sense: %w", err)
 	}
 	return doc, nil

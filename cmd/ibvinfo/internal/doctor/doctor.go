@@ -4,7 +4,6 @@ package doctor
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -123,12 +122,6 @@ func (e *Env) read(elem ...string) string {
 func (e *Env) glob(pattern string) []string {
 	names, _ := filepath.Glob(e.path(pattern))
 	return names
-}
-
-// list returns the names in a directory.
-func (e *Env) list(elem ...string) []fs.DirEntry {
-	entries, _ := os.ReadDir(e.path(elem...))
-	return entries
 }
 
 // field returns the rest of the line of a file in /proc that begins so.

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -128,13 +129,18 @@ func (e *Env) pathMTU(device string, port int) (now, most int) {
 	for _, d := range e.opened.Devices {
 		for _, p := range d.Ports {
 			if d.Name == device && int(p.Port) == port {
-				active, _ := p.Attributes["active_mtu"].(float64) // as JSON has numbers
-				highest, _ := p.Attributes["max_mtu"].(float64)
-				return int(active), int(highest)
+				return number(p.Attributes["active_mtu"]), number(p.Attributes["max_mtu"])
 			}
 		}
 	}
 	return 0, 0
+}
+
+// number is a number of a JSON document.
+func number(v any) int {
+	n, _ := v.(json.Number)
+	i, _ := strconv.Atoi(n.String())
+	return i
 }
 
 // gids looks for an address with which a port can talk through routers.
