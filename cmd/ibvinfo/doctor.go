@@ -35,7 +35,7 @@ func (r *reply) doctor(opts options) {
 		},
 		PFC: doctor.KernelPFC,
 	}
-	if len(env.Programs) == 0 {
+	if _, err := os.Stat(r.host.verbs); err == nil && len(env.Programs) == 0 {
 		env.Programs = []string{r.host.verbs}
 	}
 	r.doc.Checks = doctor.Examine(env)
