@@ -18,7 +18,7 @@ func (r *reply) doctor(opts options) {
 		}
 	}
 	env := doctor.Env{
-		Root: r.host.root, Devices: devices, NoDevice: err, Programs: opts.programs,
+		Root: r.host.root, Devices: devices, NoDevice: err, Programs: opts.programs, LibraryPath: os.Getenv("LD_LIBRARY_PATH"),
 		Open: func(node string) error {
 			file, err := os.OpenFile(node, os.O_RDWR, 0)
 			if err == nil {

@@ -107,7 +107,7 @@ func TestLibibverbsMissing(t *testing.T) {
 		{[]string{}, 0, `(?m)^rxe0 +1 +ACTIVE `, `^$`},
 		{[]string{"gids"}, 0, `(?m)^rxe0 +1 +1 .* 10.77.0.1 `, `^$`},
 		{[]string{"counters"}, 0, `(?m)^2004 +sent_pkts `, `^$`},
-		{[]string{"doctor"}, 1, `(?m)^failed  libibverbs: libibverbs.so.1 is in none of the usual folders; Debian: apt-get install `, `^$`},
+		{[]string{"doctor"}, 1, `(?m)^failed  libibverbs: libibverbs.so.1 is in no folder that the loader looks into; Debian: apt-get install `, `^$`},
 		{[]string{"-v"}, 1, `^$`, `^ibvinfo: libibverbs.so.1 is not installed here, and without it no device can be opened ` +
 			`\(Debian: apt-get install libibverbs1 ibverbs-providers\); without --verbose ibvinfo needs /sys alone\n$`},
 		{[]string{"-v", "--json"}, 1, `"libibverbs.so.1 is not installed here, `, `^ibvinfo: libibverbs.so.1 is not installed here`},

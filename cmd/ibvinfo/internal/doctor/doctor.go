@@ -19,6 +19,8 @@ type Env struct {
 	NoDevice error          // why Devices is empty, if that is known
 	Programs []string       // that use libibverbs
 
+	LibraryPath string // the variable LD_LIBRARY_PATH
+
 	// Open opens a device node and closes it again.
 	Open func(node string) error
 	// Verbs has libibverbs open the devices of these names.

@@ -24,9 +24,23 @@ var libDirs = []string{
 	"lib/*-linux-gnu", "lib64", "lib",
 }
 
+// searched returns where the dynamic loader looks: what the environment and its configuration
+// name, and where distributions put libraries.
+func (e *Env) searched() []string {
+	dirs := filepath.SplitList(e.LibraryPath)
+	for _, conf := range e.glob("etc/ld.so.conf.d/*.conf") {
+		for line := range strings.Lines(e.read(e.shown(conf))) {
+			if line = strings.TrimSpace(line); strings.HasPrefix(line, "/") {
+				dirs = append(dirs, line)
+			}
+		}
+	}
+	return append(dirs, libDirs...)
+}
+
 // library returns the path of libibverbs, with links followed, and its folder.
 func (e *Env) library() (file, dir string) {
-	for _, d := range libDirs {
+	for _, d := range e.searched() {
 		for _, name := range e.glob(d + "/libibverbs.so.1") {
 			if file, err := filepath.EvalSymlinks(name); err == nil {
 				return file, filepath.Dir(name)
@@ -44,7 +58,7 @@ const install = "Debian: apt-get install libibverbs1 ibverbs-providers; Fedora: 
 func (e *Env) libibverbs() []Check {
 	file, _ := e.library()
 	if file == "" {
-		return []Check{failed(install, "libibverbs.so.1 is in none of the usual folders")}
+		return []Check{failed(install, "libibverbs.so.1 is in no folder that the loader looks into")}
 	}
 	m := release.FindStringSubmatch(file)
 	if m == nil {
