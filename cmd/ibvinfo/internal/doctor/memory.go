@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -15,7 +16,7 @@ func (e *Env) memlock() []Check {
 	const remedy = "raise it: ulimit -l unlimited, LimitMEMLOCK=infinity (systemd), --ulimit memlock=-1 (containers), " +
 		"memlock in /etc/security/limits.conf; or give CAP_IPC_LOCK"
 	if caps, err := strconv.ParseUint(e.field("CapEff:", "proc/self/status"), 16, 64); err == nil && caps>>14&1 == 1 {
-		if all := strings.Fields(e.read("proc/self/uid_map")); len(all) == 3 && all[0] == "0" && all[1] == "0" {
+		if slices.Equal(strings.Fields(e.read("proc/self/uid_map")), []string{"0", "0", "4294967295"}) {
 			return []Check{ok("no limit: this process has CAP_IPC_LOCK")}
 		}
 	}
