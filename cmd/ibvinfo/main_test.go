@@ -235,3 +235,23 @@ func (w *onWrite) Write(b []byte) (int, error) {
 	defer w.do()
 	return w.Buffer.Write(b)
 }
+
+// Whatever the host is like, every command says something that makes sense, in both forms.
+func TestEveryCommandOnEveryTree(t *testing.T) {
+	schema := loadSchema(t)
+	for _, tree := range []string{"broken", "infiniband", "iwarp", "no-subsystem", "none", "roce-mlx5", "roce-two-devices", "roce-two-ports", "soft"} {
+		dir := t.TempDir()
+		_, err := sysfstest.Build(dir, tree)
+		require.NoError(t, err)
+		for _, args := range []string{"", "-l", "-v", "gids", "gids --for 10.77.0.2", "counters", "counters --watch 10ms --count 1", "doctor", "-d mlx5_2", "-i 9"} {
+			var stdout, stderr, doc bytes.Buffer
+			status := run(t.Context(), strings.Fields(args), &stdout, &stderr, treeHost(dir), false)
+			assert.LessOrEqual(t, status, 1, "%s: %s", tree, args)
+			assert.NotEmpty(t, stdout.String()+stderr.String(), "%s: %s", tree, args)
+			assert.Equal(t, status, run(t.Context(), append(strings.Fields(args), "--json"), &doc, io.Discard, treeHost(dir), false))
+			value, err := jsonschema.UnmarshalJSON(&doc)
+			require.NoError(t, err, "%s: %s", tree, args)
+			assert.NoError(t, schema.Validate(value), "%s: %s", tree, args)
+		}
+	}
+}
