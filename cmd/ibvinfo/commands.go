@@ -51,14 +51,15 @@ type options struct {
 	peer     string
 	watch    time.Duration // 0 for once
 	count    uint          // of samples; 0 for no end
+	json     bool
 	programs []string
 }
 
 // parse reads the flags of the command. Its error is pflag.ErrHelp or wrong usage.
 func (c command) parse(args []string) (opts options, err error) {
 	flags := pflag.NewFlagSet("ibvinfo", pflag.ContinueOnError)
-	flags.Usage = func() {}       // run prints it
-	flags.Bool("json", false, "") // run has seen it
+	flags.Usage = func() {} // run prints it
+	flags.BoolVar(&opts.json, "json", false, "")
 	flags.StringVarP(&opts.device, "ib-dev", "d", "", "")
 	if c.name != "doctor" {
 		flags.UintVarP(&opts.port, "ib-port", "i", 0, "")

@@ -111,6 +111,8 @@ func (r *reply) watch(devices []sysfs.Device, opts options) {
 		select {
 		case <-ticker.C:
 		case <-r.ctx.Done():
+		}
+		if r.ctx.Err() != nil { // also where both have come
 			return
 		}
 		now := time.Now()

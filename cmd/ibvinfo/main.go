@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
@@ -39,7 +40,7 @@ type host struct {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr, thisHost(beside("ibvinfo-verbs")), showsColour(os.Stdout)))
@@ -66,16 +67,16 @@ func beside(name string) string {
 // run runs the command on host h until it is done or ctx ends, and returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer, h host, colour bool) int {
 	r := &reply{ctx: ctx, host: h, out: bufio.NewWriter(stdout), colour: colour}
-	// Also a wrong command line is answered in JSON, if it asks for that.
-	r.json = slices.Contains(args, "--json")
 	c, args := pick(args)
 	r.doc.Command = c.name
 	opts, err := c.parse(args)
+	r.json = opts.json
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
 		r.json = false
 		fmt.Fprint(r.out, c.help)
-	case err != nil:
+	case err != nil: // in JSON too, if the part that was not read asks for it
+		r.json = r.json || slices.Contains(args, "--json")
 		r.fail(exitUsage, fmt.Errorf("%w (see %s --help)", err, c.program()))
 	default:
 		c.run(r, opts)
