@@ -20,13 +20,14 @@ type waitFunc func(ctx context.Context, q *cq.CQ, wcs []cq.WC) (int, error)
 func library(ctx context.Context, q *cq.CQ, wcs []cq.WC) (int, error) { return q.Wait(ctx, wcs) }
 
 // byHand is the loop of a program that does without Wait; without its second poll it is
-// what many do.
-func byHand(ch *cq.Channel, pollAgain bool) waitFunc {
+// what many do. It calls beforeArm when its first poll has found nothing.
+func byHand(ch *cq.Channel, pollAgain bool, beforeArm func()) waitFunc {
 	return func(ctx context.Context, q *cq.CQ, wcs []cq.WC) (int, error) {
 		for {
 			if n, err := q.Poll(wcs); n > 0 || err != nil {
 				return n, err
 			}
+			beforeArm()
 			if err := q.ReqNotify(false); err != nil {
 				return 0, err
 			}

@@ -51,9 +51,9 @@ func TestEverythingDroppedInFlight(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(1))
 	var log syncBuffer
 	logOf(t, &log)
+	b := rdmatest.NewPair(t, rdmatest.DefaultInit()).B
 	for range rdmatest.Rounds(5, 200) {
 		const sends = 8
-		b := rdmatest.NewPair(t, rdmatest.DefaultInit()).B
 		toState(t, b.QP, ibv.QPStateReset)
 		ctx, err := ibv.Open(rdmatest.Device(t))
 		require.NoError(t, err)

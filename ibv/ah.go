@@ -133,5 +133,5 @@ func (c *Context) InitAHFromWC(wc cverbs.WC, grh []byte, port uint8) (AHAttr, er
 	if err != nil {
 		return fail(err, fmt.Sprintf("no GID of port %d is the receiver that the GRH names: it came through another port, or the memory was written since", port))
 	}
-	return decodeAH(&attr), nil
+	return DecodeAHAttr(&attr), nil
 }

@@ -36,7 +36,7 @@ func (c *Context) Software() bool { return c.s.Software }
 // Implements: ibv_close_device
 func (c *Context) Close() error {
 	defer runtime.KeepAlive(c)
-	return closeError("ibv_close_device", c.s.Name, c.s.Close())
+	return c.close(c.s.Close)
 }
 
 // CloseAll closes everything that was made from the device, each object before what it
@@ -49,7 +49,15 @@ func (c *Context) Close() error {
 // RESET. A queue pair with bound windows is given a second to flush its work requests.
 func (c *Context) CloseAll() error {
 	defer runtime.KeepAlive(c)
-	return closeError("ibv_close_device", c.s.Name, c.s.CloseAll())
+	return c.close(c.s.CloseAll)
+}
+
+func (c *Context) close(how func() error) error {
+	const op = "ibv_close_device"
+	if c.s.Owner != "" {
+		return &OpError{Op: op, Object: c.s.Name, Err: syscall.EBUSY, Reason: "it is borrowed: " + c.s.Owner}
+	}
+	return closeError(op, c.s.Name, how())
 }
 
 // call runs f while the device cannot be closed.

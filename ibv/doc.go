@@ -62,7 +62,8 @@
 //
 // Context.CloseAll closes all of it in order: the youngest first, and what refuses once
 // more after the rest, so that memory goes after the queue pair that used it. Calls of
-// others that are in progress end first, later ones fail with ErrClosed.
+// others that are in progress end first, later ones fail with ErrClosed. PD.CloseAll does
+// the same to one protection domain.
 //
 // Work requests in flight end in one of three ways:
 //

@@ -216,7 +216,7 @@ func (qp *QP) Query(mask QPAttrMask) (QPAttr, error) {
 	if err != nil {
 		return QPAttr{}, &OpError{Op: "ibv_query_qp", Object: q.String(), Err: err}
 	}
-	return decodeQPAttr(&c), nil
+	return DecodeQPAttr(&c), nil
 }
 
 // State asks the device for the state. The device moves a QP to ERR or SQE by
@@ -262,7 +262,9 @@ func (a *QPAttr) encode() cverbs.QPAttr {
 	}
 }
 
-func decodeQPAttr(c *cverbs.QPAttr) QPAttr {
+// DecodeQPAttr turns C's form of the attributes into this package's, for the other packages
+// of this module.
+func DecodeQPAttr(c *cverbs.QPAttr) QPAttr {
 	return QPAttr{
 		State:           QPState(c.State),
 		CurState:        QPState(c.CurState),
@@ -274,8 +276,8 @@ func decodeQPAttr(c *cverbs.QPAttr) QPAttr {
 		DestQPN:         c.DestQPN,
 		Access:          AccessFlags(c.Access),
 		Cap:             QPCap(c.Cap),
-		AH:              decodeAH(&c.AH),
-		AltAH:           decodeAH(&c.AltAH),
+		AH:              DecodeAHAttr(&c.AH),
+		AltAH:           DecodeAHAttr(&c.AltAH),
 		PKeyIndex:       c.PKeyIndex,
 		AltPKeyIndex:    c.AltPKeyIndex,
 		SQDrainedNotify: c.SQDrainedNotify,
@@ -309,7 +311,8 @@ func (a *AHAttr) encode() cverbs.AHAttr {
 	}
 }
 
-func decodeAH(c *cverbs.AHAttr) AHAttr {
+// DecodeAHAttr is DecodeQPAttr for an address vector.
+func DecodeAHAttr(c *cverbs.AHAttr) AHAttr {
 	return AHAttr{
 		GRH: GRH{
 			DGID:         c.DGID,

@@ -58,3 +58,11 @@ func (pd *PD) Close() error {
 	defer runtime.KeepAlive(pd)
 	return closeError("ibv_dealloc_pd", pd.s.String(), pd.s.Close())
 }
+
+// CloseAll closes everything that was made from the protection domain, and then the
+// protection domain, as Context.CloseAll does for a device. Completion queues are not of a
+// protection domain, and stay.
+func (pd *PD) CloseAll() error {
+	defer runtime.KeepAlive(pd)
+	return closeError("ibv_dealloc_pd", pd.s.String(), pd.s.CloseAll())
+}

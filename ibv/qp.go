@@ -280,6 +280,9 @@ func (qp *QP) InFlight() (sends, receives int) {
 // PD returns the protection domain that the queue pair belongs to.
 func (qp *QP) PD() *PD { return qp.pd }
 
+// Node returns the place in the ownership graph, for the other packages of this module.
+func (qp *QP) Node() *life.Node { return &qp.s.Node }
+
 // String names the queue pair and its device.
 func (qp *QP) String() string { return qp.s.name }
 

@@ -304,6 +304,33 @@ func TestTeardown(t *testing.T) {
 	}
 }
 
+// TestCloseAllOfOneProtectionDomain closes what is in it, also what work requests in
+// flight use, and leaves the other and the completion queue of both.
+func TestCloseAllOfOneProtectionDomain(t *testing.T) {
+	b := fakedevtest.New(t, fakedev.Config{})
+	stays := b.NewQP(t)
+	home := b.PD
+	defer func() { b.PD = home }()
+	var err error
+	b.PD, err = b.Ctx.AllocPD()
+	require.NoError(t, err)
+	goes := b.NewQP(t, func(_ *ibv.QPInitAttr, q *ibv.QPQueues) { q.Send, q.Recv = stays.Send, stays.Send })
+	region := b.NewRegion(t)
+	goes.Post(t, fakedevtest.Sends(region, 0, 4)...)
+
+	require.NoError(t, b.PD.CloseAll())
+	require.NoError(t, b.PD.CloseAll(), "closing again")
+	_, err = goes.State()
+	require.ErrorIs(t, err, ibv.ErrClosed)
+	_, err = b.PD.AllocMW(ibv.MWType1)
+	require.ErrorIs(t, err, ibv.ErrClosed)
+	require.ErrorIs(t, region.Rereg(mr.ReregAttr{Access: ibv.AccessLocalWrite}, mr.ReregAccess), ibv.ErrClosed)
+
+	stays.Post(t, fakedevtest.Sends(b.Region, 0, 1)...)
+	stays.SQ.Complete(fakedev.Completion{})
+	require.Len(t, fakedevtest.Poll(t, stays.Send), 1)
+}
+
 // TestCloseAllOfAWindowInUse: the window cannot be closed while its invalidation is in
 // flight, and the queue pair not before the window. CloseAll gets out of that, if the
 // device flushes; if not, all that it names can be closed later.

@@ -231,6 +231,44 @@ func BenchmarkC(b *testing.B) {
 	}
 }
 
+// BenchmarkTwoLoops is BenchmarkTwoGoroutines as two threads in C: how much more than one
+// processor two are here.
+func BenchmarkTwoLoops(b *testing.B) {
+	const n, batches = 32, 1 << 10
+	for _, threads := range []int{1, 2} {
+		b.Run(fmt.Sprintf("threads=%d", threads), func(b *testing.B) {
+			bed := newBed(b)
+			sge := bed.region.SGE(0, 64)
+			yards := make([]fakedev.Yardstick, threads)
+			for i := range yards {
+				yards[i] = bed.dev.Yardstick(bed.newLane(b, depth, n, 1).qp.Num())
+			}
+			loop := func(y fakedev.Yardstick) {
+				if err := y.Loop(batches*n, n, 1, sge.Addr, sge.LKey); err != nil {
+					b.Error(err)
+				}
+			}
+			var stop atomic.Bool
+			var wg sync.WaitGroup
+			own, others := 0, 0
+			if threads == 2 {
+				wg.Go(func() {
+					for ; !stop.Load(); others++ {
+						loop(yards[1])
+					}
+				})
+			}
+			for b.Loop() {
+				loop(yards[0])
+				own++
+			}
+			stop.Store(true)
+			wg.Wait()
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(own+others)/batches/n, "ns/WR")
+		})
+	}
+}
+
 // BenchmarkPlain is BenchmarkPostAndPoll by the plain way to bind.
 func BenchmarkPlain(b *testing.B) {
 	for _, n := range []int{1, 32} {

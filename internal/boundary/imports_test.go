@@ -32,28 +32,31 @@ var mayImport = map[string][]string{
 	"cq":  {"ibv", "internal/core", "internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life"},
 	"mr":  {"ibv", "internal/core", "internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life", "golang.org/x/sys/unix"},
 
-	"rdmacm": {},
+	"rdmacm": {"ibv", "cq", "internal/ccm", "internal/fdwait", "internal/life"},
 
-	// The commands use the public packages as any other program does. A listing
-	// without opening a device is sysfs alone.
+	// Ibvinfo is linked with no C library; what needs libibverbs is ibvinfo-verbs.
 	"cmd/ibvinfo":                 {"cmd/ibvinfo/internal/doctor", "cmd/internal/attributes", "internal/gidchoice", "internal/sysfs", "github.com/spf13/pflag", "golang.org/x/term"},
 	"cmd/ibvinfo/internal/doctor": {"cmd/internal/attributes", "internal/sysfs", "golang.org/x/sys/unix"},
 	"cmd/ibvinfo-verbs":           {"cmd/internal/devinfo"},
 	"cmd/internal/attributes":     {},
 	"cmd/internal/devinfo":        {"cmd/internal/attributes", "ibv", "internal/sysfs", "github.com/spf13/pflag"},
-	"cmd/pingpong":                {"ibv", "cq", "mr", "github.com/spf13/pflag"},
-	"internal/examples/exchange":  {"ibv", "cq", "mr"},
-	"internal/examples/remote":    {"ibv", "cq", "mr"},
-	"internal/examples/requests":  {"ibv", "cq", "mr"},
-	"internal/examples/window":    {"ibv", "cq", "mr"},
+	"internal/gidchoice":          {},
 
-	"internal/core":      {"internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life"},
-	"internal/cverbs":    {},
-	"internal/fdwait":    {"golang.org/x/sys/unix"},
-	"internal/gidchoice": {},
-	"internal/inflight":  {"internal/fdwait"},
-	"internal/life":      {},
-	"internal/sysfs":     {"golang.org/x/sys/unix"},
+	// The commands use the public packages as any other program does.
+	"cmd/pingpong":               {"ibv", "cq", "mr", "github.com/spf13/pflag"},
+	"internal/examples/connect":  {"ibv", "cq", "mr", "rdmacm"},
+	"internal/examples/exchange": {"ibv", "cq", "mr"},
+	"internal/examples/remote":   {"ibv", "cq", "mr"},
+	"internal/examples/requests": {"ibv", "cq", "mr"},
+	"internal/examples/window":   {"ibv", "cq", "mr"},
+
+	"internal/core":     {"internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life"},
+	"internal/ccm":      {"internal/cverbs"},
+	"internal/cverbs":   {},
+	"internal/fdwait":   {"golang.org/x/sys/unix"},
+	"internal/inflight": {"internal/fdwait"},
+	"internal/life":     {},
+	"internal/sysfs":    {"golang.org/x/sys/unix"},
 
 	// For tests and for work on this module.
 	"docker/lab":                    {"golang.org/x/sys/unix"},
@@ -72,7 +75,7 @@ var mayImport = map[string][]string{
 }
 
 // mayUseC are the packages that may import "C".
-var mayUseC = []string{"internal/cverbs", "internal/fakedev"}
+var mayUseC = []string{"internal/ccm", "internal/cverbs", "internal/fakedev"}
 
 // mayUseUnsafe are the files outside those packages, tests aside, that may import
 // unsafe.

@@ -23,6 +23,7 @@ type Context struct {
 	IWARP    bool              // its transitions of a QP are not those of InfiniBand
 	Software bool              // made by the kernel, with no hardware below
 	Attr     cverbs.DeviceAttr // as it was when the device was opened
+	Owner    string            // who closes it, if that is not the program
 
 	// SharedQPs keeps the number of a queue pair with a shared receive queue from being
 	// given to another before its completions are out of the way.

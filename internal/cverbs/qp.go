@@ -72,6 +72,13 @@ func QueryQP(qp QP, mask uint32) (QPAttr, error) {
 	if err := errnoOf(C.gv_query_qp(qp.p, &c, C.int(mask), &init)); err != nil {
 		return QPAttr{}, err
 	}
+	return qpAttrFromC(&c), nil
+}
+
+// QPAttrAt returns what a struct ibv_qp_attr holds that another package's C has filled.
+func QPAttrAt(attr unsafe.Pointer) QPAttr { return qpAttrFromC((*C.struct_ibv_qp_attr)(attr)) }
+
+func qpAttrFromC(c *C.struct_ibv_qp_attr) QPAttr {
 	return QPAttr{
 		State:           int32(c.qp_state),
 		CurState:        int32(c.cur_qp_state),
@@ -99,7 +106,7 @@ func QueryQP(qp QP, mask uint32) (QPAttr, error) {
 		AltPort:         uint8(c.alt_port_num),
 		AltTimeout:      uint8(c.alt_timeout),
 		RateLimit:       uint32(c.rate_limit),
-	}, nil
+	}
 }
 
 // CachedState returns qp->state, which only ModifyQP and QueryQP set.
@@ -143,6 +150,9 @@ func ahToC(a *AHAttr) C.struct_ibv_ah_attr {
 	}
 }
 
+// AHAttrAt returns what a struct ibv_ah_attr holds that another package's C has filled.
+func AHAttrAt(attr unsafe.Pointer) AHAttr { return ahFromC((*C.struct_ibv_ah_attr)(attr)) }
+
 func ahFromC(c *C.struct_ibv_ah_attr) AHAttr {
 	return AHAttr{
 		DGID:         c.grh.dgid,
@@ -168,6 +178,16 @@ func flag(b bool) C.uint8_t {
 
 // QPAddr returns the address that PostSend and PostRecv take.
 func QPAddr(qp QP) uintptr { return uintptr(unsafe.Pointer(qp.p)) }
+
+// AttachMcast stands for ibv_attach_mcast.
+func AttachMcast(qp QP, gid [16]byte, lid uint16) error {
+	return errnoOf(C.gv_mcast(qp.p, (*C.uint8_t)(&gid[0]), C.uint16_t(lid), 1))
+}
+
+// DetachMcast stands for ibv_detach_mcast.
+func DetachMcast(qp QP, gid [16]byte, lid uint16) error {
+	return errnoOf(C.gv_mcast(qp.p, (*C.uint8_t)(&gid[0]), C.uint16_t(lid), 0))
+}
 
 // CQAddr returns the address that PollCQ takes.
 func CQAddr(cq CQ) uintptr { return uintptr(unsafe.Pointer(cq.p)) }

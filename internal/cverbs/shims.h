@@ -144,6 +144,14 @@ static inline int gv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int m
 	return GV_RC(ibv_query_qp(qp, attr, mask, init));
 }
 
+static inline int gv_mcast(struct ibv_qp *qp, const uint8_t *raw, uint16_t lid, int attach)
+{
+	union ibv_gid gid;
+
+	memcpy(gid.raw, raw, sizeof(gid.raw));
+	return attach ? GV_RC(ibv_attach_mcast(qp, &gid, lid)) : GV_RC(ibv_detach_mcast(qp, &gid, lid));
+}
+
 static inline struct ibv_comp_channel *gv_create_comp_channel(struct ibv_context *ctx)
 {
 	errno = 0;

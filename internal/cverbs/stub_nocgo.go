@@ -129,9 +129,17 @@ func ModifyQP(QP, *QPAttr, uint32) error { return ErrNoCgo }
 
 func QueryQP(QP, uint32) (r0 QPAttr, _ error) { return r0, ErrNoCgo }
 
+func QPAttrAt(unsafe.Pointer) (r0 QPAttr) { return r0 }
+
 func CachedState(QP) (r0 int32) { return r0 }
 
+func AHAttrAt(unsafe.Pointer) (r0 AHAttr) { return r0 }
+
 func QPAddr(QP) (r0 uintptr) { return r0 }
+
+func AttachMcast(QP, [16]byte, uint16) error { return ErrNoCgo }
+
+func DetachMcast(QP, [16]byte, uint16) error { return ErrNoCgo }
 
 func CQAddr(CQ) (r0 uintptr) { return r0 }
 

@@ -15,11 +15,14 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+var queues atomic.Uint64 // that there were
 
 // ErrWoken says that Wake has ended the wait.
 var ErrWoken = errors.New("woken")
@@ -27,9 +30,10 @@ var ErrWoken = errors.New("woken")
 // Queue holds the events of a descriptor. Its methods may be called from several
 // goroutines.
 type Queue[K comparable, E any] struct {
-	take func() (Event[K, E], error)
-	file *os.File
-	conn syscall.RawConn
+	take   func() (Event[K, E], error)
+	file   *os.File
+	conn   syscall.RawConn
+	number uint64 // the order to lock two in
 
 	mu          sync.Mutex // held while take runs
 	closed      bool
@@ -69,7 +73,7 @@ func New[K comparable, E any](fd int, take func() (Event[K, E], error)) (*Queue[
 		_ = unix.Close(dup) // the first error is the one to tell
 		return nil, fmt.Errorf("making file descriptor %d non-blocking: %w", fd, err)
 	}
-	q := &Queue[K, E]{take: take, file: os.NewFile(uintptr(dup), "events")}
+	q := &Queue[K, E]{take: take, file: os.NewFile(uintptr(dup), "events"), number: queues.Add(1)}
 	// What the poller does not take would hold a thread for each wait.
 	if err = q.file.SetReadDeadline(time.Time{}); err == nil {
 		q.conn, err = q.file.SyscallConn()
@@ -154,6 +158,58 @@ func (q *Queue[K, E]) Remove(key K, end func() error) error {
 		return err
 	}
 	q.pending = slices.DeleteFunc(q.pending, func(e Event[K, E]) bool { return e.Key == key })
+	q.wake(key)
+	return nil
+}
+
+// Collect takes what events there are, for the waits that come.
+func (q *Queue[K, E]) Collect() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.collect()
+}
+
+func (q *Queue[K, E]) collect() {
+	for !q.closed {
+		e, err := q.take()
+		switch {
+		case err == nil:
+			q.deliver(e)
+		case !errors.Is(err, syscall.EINTR):
+			return // where it is a failure the next wait finds it too
+		}
+	}
+}
+
+// Move runs move, after which events of key come from the other queue's descriptor. While it
+// runs no event is taken from either. If it succeeds, events of key that were taken before go
+// to the other queue, and the waits for it here end with ErrWoken. move must not call a queue.
+func (q *Queue[K, E]) Move(key K, to *Queue[K, E], move func() error) error {
+	first, second := q, to
+	if to.number < q.number {
+		first, second = to, q
+	}
+	first.mu.Lock()
+	defer first.mu.Unlock()
+	second.mu.Lock()
+	defer second.mu.Unlock()
+	if to.closed {
+		return os.ErrClosed
+	}
+	q.collect() // they must not be overtaken
+	if err := move(); err != nil {
+		return err
+	}
+	rest := q.pending[:0:0]
+	for _, e := range q.pending {
+		if e.Key == key {
+			to.deliver(e)
+		} else {
+			rest = append(rest, e)
+		}
+	}
+	q.pending = rest
+	to.collect() // those that came with the move, of which the poller may not tell
 	q.wake(key)
 	return nil
 }

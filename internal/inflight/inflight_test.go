@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -462,4 +463,27 @@ func TestWaitOfUsedEndsWithItsContext(t *testing.T) {
 	allow, err := u.Wait(ended)
 	require.NoError(t, err, "there is nothing to wait for")
 	allow()
+}
+
+// What is refused is never in the count: a Shut would take it for a use in flight.
+func TestRefusedUsesAreNeverCounted(t *testing.T) {
+	u := entered(t)
+	require.Zero(t, u.Shut())
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	var asked atomic.Int64
+	for range 2 {
+		wg.Go(func() {
+			for ; !stop.Load(); asked.Add(1) {
+				assert.False(t, u.acquire(3))
+			}
+		})
+	}
+	for asked.Load() < 100_000 {
+		if !assert.Zero(t, u.InFlight()) || !assert.Zero(t, u.Shut()) {
+			break
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
 }

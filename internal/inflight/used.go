@@ -196,13 +196,18 @@ func (u *Used) OnIdle(idle func()) {
 	u.word.Or(watched)
 }
 
-// acquire adds n uses, unless they are refused.
+// acquire adds n uses, unless they are refused. Then they never were in the count, where a
+// Shut would take them for uses in flight.
 func (u *Used) acquire(n uint64) bool {
-	if u.word.Add(n)&refusing == 0 {
-		return true
+	for {
+		word := u.word.Load()
+		if word&refusing != 0 {
+			return false
+		}
+		if u.word.CompareAndSwap(word, word+n) {
+			return true
+		}
 	}
-	u.release(n)
-	return false
 }
 
 func (u *Used) release(n uint64) {

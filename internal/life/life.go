@@ -304,6 +304,20 @@ func (n *Node) Close() error {
 	return err
 }
 
+// CloseUnused closes n, at once or when the last of what is below it is closed, for one who
+// has lent it. Until then n can be used.
+func (n *Node) CloseUnused() error {
+	err := n.Close()
+	if _, busy := errors.AsType[*BusyError](err); !busy {
+		return err
+	}
+	mu.Lock()
+	n.fate.reported = true // it is nobody's leak
+	mu.Unlock()
+	n.drop()
+	return nil
+}
+
 // end runs the destroy of a node that is closing. It is called with the lock held
 // and lets it go meanwhile.
 func (n *Node) end() error {

@@ -29,6 +29,8 @@ func run(bare, post, poll, empty float64) string {
 	line("Plain/wrs=32/sges=1", 480)
 	line("TwoGoroutines/goroutines=1", 10)
 	line("TwoGoroutines/goroutines=2", 5)
+	line("TwoLoops/threads=1", 10)
+	line("TwoLoops/threads=2", 6)
 	return b.String()
 }
 
@@ -45,6 +47,7 @@ func TestReport(t *testing.T) {
 		"1.20   <= 1.25  3     post and poll by 32, per WR / the loop in C",
 		"1.20   <= 1.25  3     the same with 4 SGEs",
 		"2.00   >= 1.7   3     throughput of two goroutines / of one",
+		"1.67            3     throughput of two loops in C / of one: what two processors are here",
 		"40.00  >= 5     3     the plain binding, per WR by 32 / this",
 		"10.00  >= 1     3     the plain binding, 1 WR / this",
 		"0      <= 0           allocations of an operation",
