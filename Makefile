@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build demo test test-long test-native test-lab test-device bench events-cost lint vet generate clean \
+.PHONY: help build install demo test test-long test-native test-lab test-device bench events-cost lint vet generate clean \
 	setup begin native lab device passes fuzz summary
 
 # The kernels of the device tests' VM. A device of this host has its own.
@@ -13,6 +13,8 @@ FUZZTIME = 60s
 # The benchmarks run one after another, and all of them so often.
 BENCHRUNS = 7
 BENCHTIME = 100ms
+COMMANDS = ibvinfo pingpong
+PREFIX = /usr/local
 CVERBS = github.com/goverbs/goverbs/internal/cverbs
 
 GOLANGCI_LINT = go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
@@ -23,6 +25,15 @@ help: ## list the targets
 
 build: ## build the commands: build/ibvinfo and build/pingpong
 	go build -o build/ ./cmd/...
+	CGO_ENABLED=0 go build -o build/ ./cmd/ibvinfo
+
+install: build ## install the commands and their manual pages (PREFIX=/usr/local, DESTDIR=)
+	@mkdir -p build/man1 && go build -o build/ ./internal/cmd/manpage
+	for c in $(COMMANDS); do build/manpage build/$$c >build/man1/$$c.1 || exit 1; done
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin share/man/man1 share/doc/goverbs)
+	install $(COMMANDS:%=build/%) build/ibvinfo-verbs $(DESTDIR)$(PREFIX)/bin
+	install -m 644 $(COMMANDS:%=build/man1/%.1) $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 cmd/ibvinfo/schema.json $(DESTDIR)$(PREFIX)/share/doc/goverbs/ibvinfo.schema.json
 
 demo: setup build ## show ibvinfo, and pingpong between Go and C, on a real soft device
 	@docker/demo

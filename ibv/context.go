@@ -184,7 +184,7 @@ func (c *Context) ChooseGID(req GIDRequest) (GIDChoice, error) {
 		a, err := c.QueryPort(uint8(port + 1))
 		active[uint8(port+1)] = err == nil && a.State == PortActive
 	}
-	choice, err := chooseGIDOfPorts(entries, active, req)
+	choice, err := chooseGID(entries, active, req)
 	if err != nil {
 		return GIDChoice{}, &OpError{Op: "choosing a GID", Object: c.s.Name, Err: err}
 	}

@@ -11,11 +11,32 @@ import (
 	"github.com/goverbs/goverbs/internal/sysfs"
 )
 
-// list prints the devices, their ports, the GIDs of each port, and what is wrong.
-func list(out io.Writer, devices []sysfs.Device) {
+// list is the command without a name.
+func (r *reply) list(opts options) {
+	devices, ok := r.devices(opts, opts.list)
+	switch {
+	case !ok:
+	case opts.list:
+		for _, d := range devices {
+			r.printf("%s\n", d.Name)
+			r.doc.Devices = append(r.doc.Devices, device{Name: d.Name})
+		}
+	case opts.verbose:
+		r.verbose(devices, opts.port)
+	default:
+		r.doc.Devices = describeAll(devices)
+		if !r.json {
+			r.printList(devices)
+		}
+	}
+}
+
+// printList prints the devices, their ports, the GIDs of each port, and what is wrong.
+func (r *reply) printList(devices []sysfs.Device) {
+	out := r.out
 	t := newTable(out, "DEVICE", "KIND", "BUS ID", "DRIVER", "FIRMWARE", "NODE GUID", "NUMA", "USABLE")
 	for _, d := range devices {
-		t.row(d.Name, kind(d), d.BusID, d.Driver, d.FirmwareVersion, d.NodeGUID, numa(d), usable(d))
+		t.row(d.Name, kind(d), d.BusID, d.Driver, d.FirmwareVersion, d.NodeGUID, numa(d), r.usable(d))
 	}
 	t.flush()
 
@@ -33,7 +54,7 @@ func list(out io.Writer, devices []sysfs.Device) {
 			listGIDs(out, d.Name, p)
 		}
 	}
-	listUnusable(out, devices)
+	r.listUnusable(devices)
 	listProblems(out, devices)
 }
 
@@ -59,10 +80,7 @@ func listGIDs(out io.Writer, device string, p sysfs.Port) {
 	}
 	t := newTable(out, header...)
 	for _, g := range p.GIDs {
-		row := []string{strconv.Itoa(g.Index), string(g.Type), g.String(), ""}
-		if ip := g.IP(); ip.IsValid() {
-			row[3] = ip.String()
-		}
+		row := []string{strconv.Itoa(g.Index), string(g.Type), g.String(), ipText(g)}
 		if several {
 			row = append(row, g.Netdev)
 		}
@@ -71,11 +89,11 @@ func listGIDs(out io.Writer, device string, p sysfs.Port) {
 	t.flush()
 }
 
-func listUnusable(out io.Writer, devices []sysfs.Device) {
+func (r *reply) listUnusable(devices []sysfs.Device) {
 	header := "\nVisible but not usable from here:\n"
 	for _, d := range devices {
 		if d.Unusable != nil {
-			fmt.Fprintf(out, "%s  %s: %v\n    %s\n", header, d.Name, d.Unusable.Err, d.Unusable.Advice)
+			fmt.Fprintf(r.out, "%s  %s: %v\n    %s\n", header, d.Name, d.Unusable.Err, d.Unusable.Advice)
 			header = ""
 		}
 	}
@@ -98,6 +116,14 @@ func listProblems(out io.Writer, devices []sysfs.Device) {
 	}
 }
 
+// ipText is the IP address that a GID stands for, empty where it stands for none.
+func ipText(g sysfs.GID) string {
+	if ip := g.IP(); ip.IsValid() {
+		return ip.String()
+	}
+	return ""
+}
+
 func kind(d sysfs.Device) string {
 	switch {
 	case d.Software:
@@ -115,9 +141,9 @@ func numa(d sysfs.Device) string {
 	return strconv.Itoa(d.NUMANode)
 }
 
-func usable(d sysfs.Device) string {
+func (r *reply) usable(d sysfs.Device) string {
 	if d.Unusable != nil {
-		return "NO"
+		return r.paint(red, "NO")
 	}
 	return "yes"
 }
@@ -145,7 +171,9 @@ type table struct{ w *tabwriter.Writer }
 
 func newTable(out io.Writer, header ...string) table {
 	t := table{tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)}
-	t.row(header...)
+	if len(header) > 0 {
+		t.row(header...)
+	}
 	return t
 }
 
@@ -155,7 +183,10 @@ func (t table) row(cells ...string) {
 			cells[i] = "-"
 		}
 	}
-	fmt.Fprintln(t.w, strings.Join(cells, "\t"))
+	t.cells(cells...)
 }
+
+// cells writes a row as it is.
+func (t table) cells(cells ...string) { fmt.Fprintln(t.w, strings.Join(cells, "\t")) }
 
 func (t table) flush() { t.w.Flush() }

@@ -1,23 +1,28 @@
-// Ibvinfo shows the RDMA devices of this host, their ports and their GIDs.
+// Ibvinfo shows the RDMA devices of this host, their ports and their GIDs, which GID the
+// library would choose, the counters of the ports, and what is wrong.
 //
-// The listing is read from sysfs alone: it opens no device, needs no rights, and works in a build without
-// cgo. With -v it opens the devices and prints what they are capable of, as ibv_devinfo -v does.
+// It reads sysfs, opens no device and needs neither rights nor libibverbs. What only an
+// opened device tells comes from the program ibvinfo-verbs, which is linked with libibverbs.
 package main
 
 import (
-	"bytes"
-	"cmp"
+	"bufio"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"math"
 	"os"
-	"runtime"
+	"os/signal"
+	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/term"
 
+	"github.com/goverbs/goverbs/internal/gidchoice"
 	"github.com/goverbs/goverbs/internal/sysfs"
 )
 
@@ -26,164 +31,118 @@ const (
 	exitUsage   = 2
 )
 
-const noDevices = "no RDMA devices visible in this environment"
-
-const help = `Show the RDMA devices of this host, their ports and their GIDs.
-
-Usage: ibvinfo [flags]
-
-Without -v everything is read from /sys and no device is opened. A device that
-is visible there need not be usable: the listing says which is not, and why.
-
-Flags:
-  -d, --ib-dev DEV     show only the device DEV
-  -i, --ib-port PORT   show only the port PORT, from 1
-  -l, --list           print the names of the devices, one a line
-  -v, --verbose        open the devices and print all attributes, as ibv_devinfo -v
-  -h, --help           print this text
-
-Exit status: 0, also where there are no devices; 1 if a device or port was not
-found or could not be queried; 2 for wrong usage.
-`
+// host is where the command looks.
+type host struct {
+	sysfs.FS
+	root  string // of the other files, as etc and proc
+	verbs string // the program ibvinfo-verbs
+	route gidchoice.Route
+}
 
 func main() {
-	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, sysfs.Host))
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr, thisHost(beside("ibvinfo-verbs")), showsColour(os.Stdout)))
 }
 
-// run runs the command on the host whose files are at host, and returns the exit status.
-func run(args []string, stdout, stderr io.Writer, host sysfs.FS) int {
-	var c command
-	opts, err := parse(args)
+// showsColour reports whether what is written to f reaches a person who wants colours.
+func showsColour(f *os.File) bool {
+	return term.IsTerminal(int(f.Fd())) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}
+
+func thisHost(verbs string) host {
+	return host{FS: sysfs.Host, root: "/", verbs: verbs, route: gidchoice.KernelRoute}
+}
+
+// beside returns the path of a program in the folder of this one.
+func beside(name string) string {
+	self, err := os.Executable()
+	if err != nil { // without /proc
+		self = os.Args[0]
+	}
+	return filepath.Join(filepath.Dir(self), name)
+}
+
+// run runs the command on host h until it is done or ctx ends, and returns the exit status.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer, h host, colour bool) int {
+	r := &reply{ctx: ctx, host: h, out: bufio.NewWriter(stdout), colour: colour}
+	c, args := pick(args)
+	r.doc.Command = c.name
+	opts, err := c.parse(args)
+	r.json = opts.json
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
-		c.out.WriteString(help)
-	case err != nil:
-		c.fail(exitUsage, fmt.Errorf("%w (see ibvinfo --help)", err))
+		r.json = false
+		fmt.Fprint(r.out, c.help)
+	case err != nil: // in JSON too, if the part that was not read asks for it
+		r.json = r.json || slices.Contains(args, "--json")
+		r.fail(exitUsage, fmt.Errorf("%w (see %s --help)", err, c.program()))
 	default:
-		c.show(host, opts)
+		c.run(r, opts)
 	}
-	if _, err := c.out.WriteTo(stdout); err != nil {
-		c.fail(exitFailure, err)
+	if r.json {
+		r.writeJSON()
 	}
-	c.notes.WriteTo(stderr) //nolint:errcheck // nowhere left to tell
-	return c.status
+	if err := r.out.Flush(); err != nil {
+		r.fail(exitFailure, err)
+	}
+	io.WriteString(stderr, r.notes.String()) //nolint:errcheck // nowhere left to tell
+	return r.status
 }
 
-type options struct {
-	device  string
-	port    uint // 0 for all
-	list    bool
-	verbose bool
-}
-
-func parse(args []string) (opts options, err error) {
-	flags := pflag.NewFlagSet("ibvinfo", pflag.ContinueOnError)
-	flags.Usage = func() {} // run prints it
-	flags.StringVarP(&opts.device, "ib-dev", "d", "", "")
-	flags.UintVarP(&opts.port, "ib-port", "i", 0, "")
-	flags.BoolVarP(&opts.list, "list", "l", false, "")
-	flags.BoolVarP(&opts.verbose, "verbose", "v", false, "")
-
-	err = flags.Parse(args)
-	switch {
-	case err != nil:
-	case flags.NArg() > 0:
-		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
-	case flags.Changed("ib-dev") && opts.device == "":
-		err = errors.New("--ib-dev needs the name of a device")
-	case flags.Changed("ib-port") && (opts.port < 1 || opts.port > math.MaxUint8):
-		err = fmt.Errorf("--ib-port %d is not from 1 to %d", opts.port, math.MaxUint8)
-	}
-	return opts, err
-}
-
-// command collects what one run prints.
-type command struct {
-	out    bytes.Buffer // for stdout
-	notes  bytes.Buffer // for stderr
+// reply collects what one run prints.
+type reply struct {
+	ctx    context.Context
+	host   host
+	out    *bufio.Writer   // for stdout
+	notes  strings.Builder // for stderr, after that
 	status int
+	colour bool
+	json   bool
+	doc    document
 }
 
-func (c *command) note(text any) { fmt.Fprintln(&c.notes, "ibvinfo:", text) }
-
-func (c *command) fail(status int, err error) {
-	c.note(err)
-	c.status = status
+func (r *reply) note(text string) {
+	fmt.Fprintln(&r.notes, "ibvinfo:", text)
+	r.doc.Notes = append(r.doc.Notes, text)
 }
 
-func (c *command) show(host sysfs.FS, opts options) {
-	devices, err := host.Devices()
-	switch {
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		c.fail(exitFailure, err)
-		return
-	case len(devices) == 0 && opts.device != "":
-		c.fail(exitFailure, fmt.Errorf("no device %q: %s", opts.device, noDevices))
-		return
-	case len(devices) == 0 && opts.list: // a script reads names from stdout
-		c.note(noDevices)
-		return
-	case len(devices) == 0:
-		fmt.Fprintln(&c.out, noDevices)
-		c.note(whyNone(err == nil))
-		return
-	}
-	if devices, err = choose(devices, opts); err != nil {
-		c.fail(exitFailure, err)
-		return
-	}
-	switch {
-	case opts.list:
-		for _, d := range devices {
-			fmt.Fprintln(&c.out, d.Name)
-		}
-	case opts.verbose:
-		c.verbose(devices, uint8(opts.port))
-	default:
-		list(&c.out, devices)
+func (r *reply) fail(status int, err error) {
+	fmt.Fprintln(&r.notes, "ibvinfo:", err)
+	r.doc.Errors = append(r.doc.Errors, err.Error())
+	r.status = status
+}
+
+// printf prints what is not for --json.
+func (r *reply) printf(format string, args ...any) {
+	if !r.json {
+		fmt.Fprintf(r.out, format, args...)
 	}
 }
 
-// whyNone guesses why no device is visible.
-func whyNone(subsystem bool) string {
-	switch {
-	case runtime.GOOS != "linux":
-		return "RDMA devices exist on Linux only"
-	case !subsystem:
-		return "the kernel's RDMA modules are not loaded; load the adapter's (as mlx5_ib) or the software device's (rdma_rxe)"
+func (r *reply) writeJSON() {
+	if r.doc.streamed { // it has begun, and had the samples
+		rest, _ := json.Marshal(r.doc)
+		fmt.Fprintf(r.out, "],%s\n", strings.TrimPrefix(string(rest), "{"))
+		return
 	}
-	return "the kernel's RDMA modules are loaded, but have no device here; " +
-		"for a software device: rdma link add rxe0 type rxe netdev NETDEV"
+	e := json.NewEncoder(r.out)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	e.Encode(r.doc) //nolint:errcheck // plain values; and Flush tells what the writer refuses
 }
 
-// choose returns the devices and ports that were asked for.
-func choose(devices []sysfs.Device, opts options) ([]sysfs.Device, error) {
-	var chosen []sysfs.Device
-	var names []string
-	for _, d := range devices {
-		names = append(names, d.Name)
-		if opts.device == "" || opts.device == d.Name {
-			chosen = append(chosen, d)
-		}
+// paint puts text in the terminal's colour of that number.
+func (r *reply) paint(colour int, text string) string {
+	if !r.colour {
+		return text
 	}
-	if len(chosen) == 0 {
-		return nil, fmt.Errorf("no device %q here; there is %s", opts.device, strings.Join(names, ", "))
-	}
-	if opts.port == 0 {
-		return chosen, nil
-	}
-	var withPort []sysfs.Device
-	var ports []string
-	for _, d := range chosen {
-		for _, p := range d.Ports {
-			ports = append(ports, fmt.Sprintf("%s port %d", d.Name, p.Number))
-		}
-		if d, ok := d.SelectPort(int(opts.port)); ok {
-			withPort = append(withPort, d)
-		}
-	}
-	if len(withPort) == 0 {
-		return nil, fmt.Errorf("no port %d here; there is %s", opts.port, cmp.Or(strings.Join(ports, ", "), "none"))
-	}
-	return withPort, nil
+	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", colour, text)
 }
+
+const (
+	red    = 31
+	green  = 32
+	yellow = 33
+)

@@ -1,89 +1,94 @@
 package main
 
 import (
-	"cmp"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
-	"math"
-	"slices"
+	"io/fs"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
 
-	"github.com/goverbs/goverbs/ibv"
+	"github.com/goverbs/goverbs/cmd/internal/attributes"
 	"github.com/goverbs/goverbs/internal/sysfs"
 )
 
-// details are what an opened device tells of itself.
-type details struct {
-	name      string
-	boardID   string // of sysfs
-	transport ibv.TransportType
-	attr      ibv.DeviceAttr
-	ports     []portDetails
-}
-
-type portDetails struct {
-	number uint8
-	attr   ibv.PortAttr
-	gids   []ibv.GIDEntry
-}
-
-// verbose opens the devices and prints their attributes, in the order of libibverbs. A device that cannot
-// be queried does not keep the others from being shown.
-func (c *command) verbose(devices []sysfs.Device, port uint8) {
-	infos, err := ibv.Devices()
+// verbose has ibvinfo-verbs open the devices and tell their attributes.
+func (r *reply) verbose(devices []sysfs.Device, port uint) {
+	r.doc.Devices = describeAll(devices)
+	args := []string{"--ib-port", strconv.FormatUint(uint64(port), 10)}
+	if r.json {
+		args = append(args, "--json")
+	}
+	for _, d := range devices {
+		args = append(args, d.Name)
+	}
+	out, notes, status, err := openDevices(r.ctx, r.host.verbs, args...)
 	if err != nil {
-		c.fail(exitFailure, err)
+		r.fail(exitFailure, fmt.Errorf("%w; without --verbose ibvinfo needs /sys alone", err))
 		return
 	}
-	order := func(d sysfs.Device) int { // -1 for one that libibverbs does not list; opening it says why
-		return slices.IndexFunc(infos, func(i ibv.Device) bool { return i.Name == d.Name })
+	r.status = status
+	if !r.json {
+		r.out.Write(out) //nolint:errcheck // Flush tells
+		r.notes.Write(notes)
+		return
 	}
-	slices.SortStableFunc(devices, func(a, b sysfs.Device) int { return cmp.Compare(order(a), order(b)) })
-	for _, d := range devices {
-		all := details{name: d.Name, boardID: d.BoardID}
-		if i := order(d); i >= 0 {
-			all.transport = infos[i].Transport
+	doc, err := decode(out)
+	if err != nil {
+		r.fail(exitFailure, err)
+		return
+	}
+	if doc.Error != "" {
+		r.fail(exitFailure, errors.New(doc.Error))
+	}
+	for _, told := range doc.Devices {
+		for i := range r.doc.Devices {
+			if r.doc.Devices[i].Name == told.Name {
+				r.doc.Devices[i].Verbs = &told
+			}
 		}
-		opened, err := all.query(port)
-		switch {
-		case opened:
-			all.print(&c.out)
-		case d.Unusable != nil: // libibverbs reports most reasons as a missing file
-			err = fmt.Errorf("%s: %w", d.Name, d.Unusable)
-		}
-		if err != nil {
-			c.fail(exitFailure, err)
+		if told.Error != "" {
+			r.fail(exitFailure, errors.New(told.Error))
 		}
 	}
 }
 
-// query opens the device and asks for everything that is known of it and of its ports, or of one port.
-// With an error too it may have opened the device, and keeps what it learned before.
-func (d *details) query(port uint8) (opened bool, err error) {
-	ctx, err := ibv.Open(d.name)
-	if err != nil {
-		return false, err
+func decode(out []byte) (doc attributes.Document, err error) {
+	d := json.NewDecoder(bytes.NewReader(out))
+	d.UseNumber() // some are of 64 bits
+	if err := d.Decode(&doc); err != nil {
+		return doc, fmt.Errorf("what ibvinfo-verbs printed makes no sense: %w", err)
 	}
-	defer func() { err = cmp.Or(err, ctx.Close()) }()
-	if d.attr, err = ctx.QueryDevice(); err != nil {
-		return false, err
+	return doc, nil
+}
+
+// missing is what the dynamic loaders of glibc and musl say of a library.
+var missing = regexp.MustCompile(`(?:error while loading shared libraries: |Error loading shared library )([^:]+): `)
+
+// openDevices runs ibvinfo-verbs. The error says why it could not do its work; what is wrong
+// with single devices is in what it prints and in its status.
+func openDevices(ctx context.Context, program string, args ...string) (out, notes []byte, status int, err error) {
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stdin = os.Stdin // it reads nothing; but for others there must be a /dev/null
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err = cmd.Run()
+	if m := missing.FindSubmatch(stderr.Bytes()); err != nil && m != nil {
+		return nil, nil, 0, fmt.Errorf("%s is not installed here, and without it no device can be opened "+
+			"(Debian: apt-get install libibverbs1 ibverbs-providers)", m[1])
 	}
-	gids, err := ctx.GIDTable()
-	if err != nil {
-		return true, err
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit) && exit.Exited() && exit.ExitCode() == exitFailure:
+		return stdout.Bytes(), stderr.Bytes(), exitFailure, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil, 0, fmt.Errorf("cannot open devices: %w: the program, or the dynamic loader that it needs, is not here", err)
+	case err != nil:
+		return nil, nil, 0, fmt.Errorf("cannot open devices: %s: %w: %.200s", program, err, bytes.TrimSpace(stderr.Bytes()))
 	}
-	for n := range min(d.attr.PhysPortCount, math.MaxUint8) {
-		p := portDetails{number: uint8(n + 1)}
-		if port != 0 && port != p.number {
-			continue
-		}
-		if p.attr, err = ctx.QueryPort(p.number); err != nil {
-			return true, err
-		}
-		for _, g := range gids {
-			if g.Port == p.number {
-				p.gids = append(p.gids, g)
-			}
-		}
-		d.ports = append(d.ports, p)
-	}
-	return true, nil
+	return stdout.Bytes(), stderr.Bytes(), 0, nil
 }

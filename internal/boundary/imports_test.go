@@ -28,15 +28,21 @@ var root = os.DirFS("../..")
 // C and unsafe. Every package must be here, so that where a new one stands among
 // the others is decided on purpose.
 var mayImport = map[string][]string{
-	"ibv": {"internal/core", "internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life", "internal/sysfs"},
+	"ibv": {"internal/core", "internal/cverbs", "internal/fdwait", "internal/gidchoice", "internal/inflight", "internal/life", "internal/sysfs"},
 	"cq":  {"ibv", "internal/core", "internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life"},
 	"mr":  {"ibv", "internal/core", "internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life", "golang.org/x/sys/unix"},
 
 	"rdmacm": {"ibv", "cq", "internal/ccm", "internal/fdwait", "internal/life", "golang.org/x/sys/unix"},
 
-	// The commands use the public packages as any other program does. A listing
-	// without opening a device is sysfs alone.
-	"cmd/ibvinfo":                {"ibv", "internal/sysfs", "github.com/spf13/pflag"},
+	// Ibvinfo is linked with no C library; what needs libibverbs is ibvinfo-verbs.
+	"cmd/ibvinfo":                 {"cmd/ibvinfo/internal/doctor", "cmd/internal/attributes", "internal/gidchoice", "internal/sysfs", "github.com/spf13/pflag", "golang.org/x/term"},
+	"cmd/ibvinfo/internal/doctor": {"cmd/internal/attributes", "internal/sysfs", "golang.org/x/sys/unix"},
+	"cmd/ibvinfo-verbs":           {"cmd/internal/devinfo"},
+	"cmd/internal/attributes":     {},
+	"cmd/internal/devinfo":        {"cmd/internal/attributes", "ibv", "internal/sysfs", "github.com/spf13/pflag"},
+	"internal/gidchoice":          {},
+
+	// The commands use the public packages as any other program does.
 	"cmd/pingpong":               {"ibv", "cq", "mr", "github.com/spf13/pflag"},
 	"internal/examples/connect":  {"ibv", "cq", "mr", "rdmacm"},
 	"internal/examples/exchange": {"ibv", "cq", "mr"},
@@ -57,6 +63,7 @@ var mayImport = map[string][]string{
 	"internal/boundary":             {},
 	"internal/cmd/genstub":          {},
 	"internal/cmd/greet":            {"ibv", "cq", "mr"},
+	"internal/cmd/manpage":          {},
 	"internal/cmd/testsum":          {},
 	"internal/fakedev":              {},
 	"internal/fakedev/fakedevtest":  {"ibv", "cq", "mr", "internal/fakedev", "internal/rdmatest", "github.com/stretchr/testify/require"},

@@ -336,3 +336,31 @@ func TestIsSoftware(t *testing.T) {
 	assert.False(t, soft.IsSoftware("nonesuch"))
 	assert.False(t, build(t, "infiniband").IsSoftware("mlx4_0"))
 }
+
+func TestCounters(t *testing.T) {
+	root := build(t, "soft")
+	list, err := root.Devices()
+	require.NoError(t, err)
+	port := filepath.Join(root.Sys, "class/infiniband/rxe0/ports/1")
+	write := func(name, text string) {
+		require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+	}
+	write(filepath.Join(port, "counters/port_xmit_data"), "18446744073709551615\n")
+	write(filepath.Join(port, "counters/port_rcv_data"), "N/A (no PMA)\n")
+	require.NoError(t, os.Mkdir(filepath.Join(port, "counters/port_xmit_wait"), 0o755)) // it cannot be read
+	write(filepath.Join(root.Sys, "class/infiniband/rxe0/hw_counters/tx_bytes"), "5\n")
+
+	counters, problems := root.Counters(list[0])
+	assert.Equal(t, sysfs.Counter{Device: "rxe0", Port: 1, Name: "port_xmit_data", Value: 1<<64 - 1}, counters[0])
+	assert.Equal(t, sysfs.Counter{Device: "rxe0", Port: 1, Name: "ack_deferred", Value: 7}, counters[1])
+	assert.Equal(t, sysfs.Counter{Device: "rxe0", Name: "tx_bytes", Value: 5}, counters[len(counters)-1])
+	assert.Len(t, counters, 17, "lifespan is no counter")
+	require.Len(t, problems, 2)
+	assert.ErrorContains(t, problems[0], "no PMA")
+	assert.ErrorContains(t, problems[1], "port_xmit_wait")
+
+	none, problems := root.Counters(sysfs.Device{Name: "gone", Ports: []sysfs.Port{{Number: 1}}})
+	assert.Empty(t, none)
+	assert.Empty(t, problems, "no counters are no problem")
+}
