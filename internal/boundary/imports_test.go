@@ -46,6 +46,7 @@ var mayImport = map[string][]string{
 	"cmd/pingpong":               {"ibv", "cq", "mr", "github.com/spf13/pflag"},
 	"internal/examples/connect":  {"ibv", "cq", "mr", "rdmacm"},
 	"internal/examples/exchange": {"ibv", "cq", "mr"},
+	"internal/examples/publish":  {"ibv", "cq", "mr", "rdmacm"},
 	"internal/examples/remote":   {"ibv", "cq", "mr"},
 	"internal/examples/requests": {"ibv", "cq", "mr"},
 	"internal/examples/window":   {"ibv", "cq", "mr"},
