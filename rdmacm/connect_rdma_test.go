@@ -65,7 +65,7 @@ func TestLinkLocalAddress(t *testing.T) {
 	assert.Equal(t, l.LocalAddr(), client.id.PeerAddr())
 	require.NoError(t, client.id.Connect(rdmacm.DefaultConnParam()))
 	server := equip(t, next(t, l, rdmacm.EventConnectRequest).ID)
-	assert.Equal(t, addr, server.id.PeerAddr().Addr())
+	assert.Equal(t, addr.WithZone(""), server.id.PeerAddr().Addr().WithZone(""), "the kernel does not say the zone")
 	require.NoError(t, server.id.Accept(rdmacm.DefaultConnParam()))
 	next(t, client.id, rdmacm.EventEstablished)
 	exchange(t, client, server)

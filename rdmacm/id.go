@@ -255,7 +255,7 @@ func (id *ID) Port() uint8 { return id.s.info.Load().Port }
 func (id *ID) LocalAddr() netip.AddrPort { return addrPort(id.s.info.Load().Local) }
 
 // PeerAddr returns the peer's address: one is known from ADDR_RESOLVED on, and of a connect
-// request.
+// request, whose link-local address is without its zone.
 //
 // Implements: rdma_get_peer_addr, rdma_get_dst_port
 func (id *ID) PeerAddr() netip.AddrPort { return addrPort(id.s.info.Load().Peer) }
