@@ -151,9 +151,9 @@ func (e *Event) Err() error {
 	case EventRejected:
 		return fail(connect, syscall.ECONNREFUSED, e.whyRejected())
 	case EventDisconnected:
-		return fail(connect, syscall.ECONNRESET, "the connection has ended")
+		return fail("rdma_get_cm_event", syscall.ECONNRESET, "the connection has ended")
 	case EventDeviceRemoval:
-		return fail(connect, syscall.ENODEV, "the device was removed: close what was made from it, and the id")
+		return fail("rdma_get_cm_event", syscall.ENODEV, "the device was removed: close what was made from it, and the id")
 	case EventMulticastError:
 		if e.cause != nil {
 			return e.cause

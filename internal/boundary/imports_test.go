@@ -65,6 +65,7 @@ var mayImport = map[string][]string{
 	"internal/cmd/genstub":          {},
 	"internal/cmd/greet":            {"ibv", "cq", "mr"},
 	"internal/cmd/manpage":          {},
+	"internal/cmd/parley":           {"ibv", "cq", "mr", "rdmacm"},
 	"internal/cmd/testsum":          {},
 	"internal/fakedev":              {},
 	"internal/fakedev/fakedevtest":  {"ibv", "cq", "mr", "internal/fakedev", "internal/rdmatest", "github.com/stretchr/testify/require"},

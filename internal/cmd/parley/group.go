@@ -1,0 +1,163 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/goverbs/goverbs/cq"
+	"github.com/goverbs/goverbs/ibv"
+	"github.com/goverbs/goverbs/mr"
+	"github.com/goverbs/goverbs/rdmacm"
+)
+
+const (
+	grh     = 40 // before each datagram
+	room    = grh + 64
+	asking  = 100 * time.Millisecond // how often a member speaks: datagrams can be lost
+	silence = 2 * time.Second        // after which an answer has been heard
+)
+
+// member is one who has joined a multicast group.
+type member struct {
+	qp     *ibv.QP
+	q      *cq.CQ
+	memory *mr.Region
+	ah     *ibv.AH
+	to     ibv.Datagram
+}
+
+// meet joins the group from the own address. Who asks speaks until somebody answers; the other
+// waits for a word, and answers each until there are no more.
+func meet(self, group netip.Addr, asks bool) (err error) {
+	ch, err := rdmacm.CreateEventChannel()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ch.CloseAll()) }()
+	id, err := ch.CreateID(rdmacm.PortSpaceUDP)
+	if err != nil {
+		return err
+	}
+	if err := id.BindAddr(netip.AddrPortFrom(self, 0)); err != nil {
+		return err
+	}
+	dev, err := id.Context()
+	if err != nil {
+		return err
+	}
+	pd, err := dev.AllocPD()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, pd.CloseAll()) }()
+	m, err := join(id, pd, group)
+	if err != nil {
+		return err
+	}
+	if asks {
+		return m.ask()
+	}
+	return m.answer()
+}
+
+func join(id *rdmacm.ID, pd *ibv.PD, group netip.Addr) (m *member, err error) {
+	m = new(member)
+	if m.memory, err = mr.AllocRegion(pd, 64+room, ibv.AccessLocalWrite); err != nil {
+		return nil, err
+	}
+	wakes, err := cq.NewChannel(pd.Context())
+	if err != nil {
+		return nil, err
+	}
+	if m.q, err = cq.Create(pd.Context(), cq.InitAttr{Entries: 16, Channel: wakes}); err != nil {
+		return nil, err
+	}
+	init := ibv.QPInitAttr{Type: ibv.QPTypeUD, Cap: ibv.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}}
+	if m.qp, err = id.CreateQP(pd, init, ibv.QPQueues{Send: m.q, Recv: m.q}); err != nil {
+		return nil, err
+	}
+	if err := m.receive(); err != nil {
+		return nil, err
+	}
+	if err := id.JoinMulticast(group, rdmacm.JoinFullMember); err != nil {
+		return nil, err
+	}
+	limit, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	e, err := id.GetEvent(limit)
+	if err = cmp.Or(err, e.Err()); err != nil {
+		return nil, err
+	}
+	if m.ah, err = pd.CreateAH(e.UD.AH); err != nil {
+		return nil, err
+	}
+	m.to = ibv.Datagram{AH: m.ah, QPN: e.UD.QPNum, QKey: e.UD.QKey}
+	return m, nil
+}
+
+func (m *member) receive() error {
+	_, err := m.qp.PostRecv([]ibv.RecvWR{ibv.Recv(0, m.memory.SGE(64, room))})
+	return err
+}
+
+func (m *member) say(text string) error {
+	wr := ibv.Send(0, ibv.SendSignaled, m.memory.SGE(0, copy(m.memory.Bytes(), text)))
+	_, err := m.qp.PostSend([]ibv.SendWR{wr.To(m.to)})
+	return err
+}
+
+// hear waits for a text of the group.
+func (m *member) hear(patience time.Duration) (string, error) {
+	limit, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for {
+		var wc [1]cq.WC
+		_, err := m.q.Wait(limit, wc[:])
+		if err = cmp.Or(err, wc[0].Err()); err != nil {
+			return "", err
+		}
+		if wc[0].IsRecv() {
+			text := string(m.memory.Bytes()[64+grh:][:wc[0].ByteLen()-grh])
+			return text, m.receive()
+		}
+	}
+}
+
+func (m *member) ask() error {
+	for range 300 {
+		if err := m.say("who is there?"); err != nil {
+			return err
+		}
+		text, err := m.hear(asking)
+		switch {
+		case errors.Is(err, context.DeadlineExceeded) || err == nil && text == "who is there?": // its own
+		case err != nil:
+			return err
+		default:
+			fmt.Printf("the group says: %s\n", text)
+			return nil
+		}
+	}
+	return errors.New("nobody answers in the group")
+}
+
+func (m *member) answer() error {
+	text, err := m.hear(time.Minute)
+	for err == nil {
+		if text == "who is there?" {
+			fmt.Printf("the group asks: %s\n", text)
+			if err := m.say("I am"); err != nil {
+				return err
+			}
+		}
+		text, err = m.hear(silence)
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return nil
+	}
+	return err
+}
