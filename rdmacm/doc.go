@@ -1,9 +1,22 @@
 // Package rdmacm binds librdmacm, the RDMA connection manager: connections by IP address
 // and port instead of parameters that the two programs exchange by themselves.
 //
-// This is the one-to-one layer. An [EventChannel] is where the kernel tells what becomes of
-// ids; an [ID] is one end of a connection or a listener, as a socket is to TCP; an [Event] says
-// what has come. What C programs do with rdma_create_id and its like they do with these:
+// Most programs need [Dial], [Listen] and [Conn]: RC connections, in Go's way.
+//
+//	l, err := rdmacm.Listen(":7471", rdmacm.Config{})
+//	conn, err := l.Accept(ctx, func(c *rdmacm.Conn) error {
+//		// memory in c.PD(), and receives for c.QP(), before the peer can send
+//	})
+//
+//	conn, err := rdmacm.Dial(ctx, "192.0.2.1:7471", rdmacm.Config{}, setup)
+//	_, err = conn.QP().PostSend(sends)
+//	n, err := conn.CQ().Wait(ctx, wcs)
+//	err = conn.Close() // and all that Config has not given it
+//
+// Below is the one-to-one layer, for datagrams, multicast, queue pairs of the program's own, and
+// all else. An [EventChannel] is where the kernel tells what becomes of ids; an [ID] is one
+// end of a connection or a listener, as a socket is to TCP; an [Event] says what has come. What
+// C programs do with rdma_create_id and its like they do with these:
 //
 //	c, err := rdmacm.CreateEventChannel()
 //	id, err := c.CreateID(rdmacm.PortSpaceTCP)
@@ -70,8 +83,9 @@
 //
 // # Goroutines
 //
-// All methods of EventChannel and ID may be called from several goroutines. Calls that change
-// an id take their turns. Each event goes to one goroutine: one that waits in GetEvent of its
+// All methods of all types may be called from several goroutines. A Conn has one goroutine of
+// the library's own, which reads the events of its channel: nobody else should. Nothing else
+// here has any. Calls that change an id take their turns. Each event goes to one goroutine: one that waits in GetEvent of its
 // id, else one that waits in GetEvent of the channel, else whoever asks next. An event's work
 // on the id's queue pair is done in that GetEvent, so that a connection makes no progress
 // while nobody asks for its events. Who reads an id's events one by one reads none of its
