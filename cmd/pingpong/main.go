@@ -83,6 +83,13 @@ func writeJSON(rep *report.Report, err error, stdout io.Writer) error {
 // pingpong runs one side and puts what it measured into rep. The result and what
 // qualifies it go to stdout, last in the lines of C's programs; the rest to stderr.
 func pingpong(ctx context.Context, opts options, rep *report.Report, stdout, stderr io.Writer) (err error) {
+	if opts.plot != "" {
+		picture, failed := os.Create(opts.plot) // now, before a long run
+		if failed != nil {
+			return failed
+		}
+		defer func() { err = errors.Join(err, finish(picture, rep)) }()
+	}
 	s, err := open(opts)
 	if err != nil {
 		return err
@@ -110,8 +117,15 @@ func pingpong(ctx context.Context, opts options, rep *report.Report, stdout, std
 	if !opts.json && (some || ctx.Err() != nil || s.isLossy()) {
 		err = errors.Join(err, rep.WriteText(stdout))
 	}
-	if opts.plot != "" && len(rep.Results) > 0 {
-		err = errors.Join(err, plot.Write(opts.plot, rep))
-	}
 	return err
+}
+
+// finish draws what was measured; where that is nothing there is no picture.
+func finish(picture *os.File, rep *report.Report) (err error) {
+	if len(rep.Results) > 0 {
+		err = plot.Write(picture, rep)
+	} else {
+		err = os.Remove(picture.Name())
+	}
+	return errors.Join(err, picture.Close())
 }

@@ -2,10 +2,11 @@
 package plot
 
 import (
+	"errors"
 	"fmt"
 	"image/color"
+	"io"
 	"math"
-	"os"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -28,10 +29,10 @@ type curve struct {
 	value func(report.Result) (float64, bool)
 }
 
-// Write draws percentiles of the latency over the message size into a file, or the
-// throughput where several were in flight or no times were taken. Above the axes stands
-// what was measured.
-func Write(file string, r *report.Report) error {
+// Write draws percentiles of the latency over the message size as SVG, or the throughput
+// where several were in flight or no times were taken. Above the axes stands what was
+// measured.
+func Write(w io.Writer, r *report.Report) error {
 	p, err := figure(r)
 	if err != nil {
 		return err
@@ -39,15 +40,8 @@ func Write(file string, r *report.Report) error {
 	canvas := vgsvg.NewWith(vgsvg.UseWH(width, height), vgsvg.EmbedFonts(false))
 	const margin = 4 * vg.Millimeter
 	p.Draw(draw.Crop(draw.New(canvas), margin, -margin, margin, -margin))
-	f, err := os.Create(file)
-	if err != nil {
-		return err
-	}
-	if _, err := canvas.WriteTo(f); err != nil {
-		f.Close()
-		return err
-	}
-	return f.Close()
+	_, err = canvas.WriteTo(w)
+	return err
 }
 
 func figure(r *report.Report) (*plot.Plot, error) {
@@ -90,7 +84,7 @@ func figure(r *report.Report) (*plot.Plot, error) {
 		p.Legend.Add(c.name, line, marks)
 	}
 	if top == 0 {
-		return nil, fmt.Errorf("nothing was measured that could be drawn")
+		return nil, errors.New("nothing was measured that could be drawn")
 	}
 	p.Legend.Left, p.Legend.Top = true, true
 	p.Legend.Padding = vg.Millimeter
