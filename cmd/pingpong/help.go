@@ -47,7 +47,8 @@ Flags that C does not have, and that work with its programs:
       --plot FILE.svg   draw what was measured over the message size: percentiles of the
                         latency, or with --depth above 1 the throughput
       --timeout TIME    give up after so long without progress, 0 for never (3s); with uc
-                        and ud a message without an answer is lost after a quarter of it
+                        and ud a message without an answer is lost after a quarter of it.
+                        A server that takes no part waits while its client is there
   -h, --help            print this text
 
 Flags for which both sides must be pingpong, and have the same:
