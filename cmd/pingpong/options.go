@@ -97,6 +97,14 @@ func (o *options) isLossy() bool { return o.typ == typeUC || o.typ == typeUD }
 
 func (o *options) maxSize() uint32 { return slices.Max(o.sizes) }
 
+// window is how many messages to each side may be on their way on a queue pair.
+func (o *options) window() uint32 {
+	if o.bidirectional && o.op.bounces() {
+		return 2 * o.depth
+	}
+	return o.depth
+}
+
 // usageError is a command line that cannot be run.
 type usageError struct{ err error }
 

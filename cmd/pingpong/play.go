@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"sync/atomic"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -46,36 +45,8 @@ type round struct {
 	duration time.Duration
 }
 
-// game is a round in progress, as this side plays it.
-type game struct {
-	*session
-	round
-	own    bool // the peer is a pingpong, and tells when it is done
-	begins bool // this side sends first, or works on the peer's memory
-
-	start     time.Time
-	now       time.Duration // since start, when the completions at hand were taken
-	took      time.Duration // all of it
-	cpu, used time.Duration // processor time of the process: at the start, and since then
-	times     *hdrhistogram.Histogram
-
-	moves    atomic.Uint64 // iterations, for those who watch
-	stalled  atomic.Bool   // nothing has moved for a while
-	wait     context.Context
-	wakeWait atomic.Pointer[context.CancelFunc] // ends wait, when stalled
-
-	wcs   []cq.WC
-	limit uint64 // sends or operations of this side
-	// Of all queue pairs together: sends posted and known to be done, messages received,
-	// and answers that are waited for no more.
-	posted, done, received, lost uint64
-}
-
 // errEnded ends a server's part when its client has said that it is done.
 var errEnded = errors.New("the client is done")
-
-// latencies are recorded up to a minute, with three digits.
-const maxLatency = int64(time.Minute)
 
 // measure plays one round and returns its counts. Where both sides are pingpong, they
 // are the client's, but for the times.
@@ -221,120 +192,4 @@ func (g *game) iterations() uint64 {
 		return g.received - min(g.received, g.surplus())
 	}
 	return min(g.done, g.received, g.iters)
-}
-
-// run plays until this side is done.
-func (g *game) run(ctx context.Context) error {
-	ctx, stop := watched(ctx, g.timeout, &g.moves, g.noteIdle)
-	defer stop()
-	g.renewWait(ctx)
-	if err := g.begin(); err != nil {
-		return err
-	}
-	for !g.finished() {
-		n, err := g.next(ctx)
-		if err != nil {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			return err
-		}
-		g.now = 0
-		for i := range g.wcs[:n] {
-			if err := g.complete(&g.wcs[i]); err != nil {
-				return err
-			}
-		}
-		if g.op.bounces() {
-			g.moves.Store(g.received)
-		} else {
-			g.moves.Store(g.done)
-		}
-		if err := g.advance(); err != nil {
-			return err
-		}
-		if ctx.Err() != nil { // completions may never run out
-			break
-		}
-	}
-	if !g.finished() {
-		return context.Cause(ctx)
-	}
-	return nil
-}
-
-// clock reads the time once for all the completions at hand.
-func (g *game) clock() time.Duration {
-	if g.now == 0 {
-		g.now = time.Since(g.start)
-	}
-	return g.now
-}
-
-// next polls or waits until there are completions, or nothing has moved for a while.
-func (g *game) next(ctx context.Context) (n int, err error) {
-	if g.events {
-		n, err = g.cq.Wait(g.wait, g.wcs)
-		if err != nil && ctx.Err() == nil && g.wait.Err() != nil {
-			err = nil
-			g.renewWait(ctx)
-		}
-	} else {
-		for n == 0 && err == nil && !g.stalled.Load() {
-			if n, err = g.cq.Poll(g.wcs); n == 0 && err == nil {
-				err = ctx.Err()
-			}
-		}
-	}
-	if g.stalled.Swap(false) && n == 0 {
-		g.writeOff()
-	}
-	return n, err
-}
-
-// noteIdle is called by the watch. A message that is lost brings no completion to wake
-// whoever waits for its answer.
-func (g *game) noteIdle() {
-	if !g.isLossy() {
-		return
-	}
-	g.stalled.Store(true)
-	if wake := g.wakeWait.Load(); wake != nil {
-		(*wake)()
-	}
-}
-
-func (g *game) renewWait(ctx context.Context) {
-	var cancel context.CancelFunc
-	g.wait, cancel = context.WithCancel(ctx)
-	if old := g.wakeWait.Swap(&cancel); old != nil {
-		(*old)()
-	}
-}
-
-func (g *game) complete(wc *cq.WC) error {
-	if err := wc.Err(); err != nil {
-		return withHint(err)
-	}
-	l := g.laneOf(wc)
-	if wc.IsRecv() {
-		return g.arrived(l, wc)
-	}
-	return g.sentTo(l, wc.WRID)
-}
-
-func (g *game) laneOf(wc *cq.WC) *lane {
-	if len(g.lanes) > 1 {
-		for _, l := range g.lanes {
-			if l.qp.Num() == wc.QPNum {
-				return l
-			}
-		}
-	}
-	return g.lanes[0]
-}
-
-// record notes how long an iteration took.
-func (g *game) record(took time.Duration) {
-	_ = g.times.RecordValue(min(max(int64(took), 1), maxLatency)) // cannot be out of range
 }

@@ -28,15 +28,6 @@ type session struct {
 	peer  ibv.RemoteRange
 }
 
-// lane is one queue pair and what it sends.
-type lane struct {
-	qp    *ibv.QP
-	local ibv.LocalEndpoint
-	to    ibv.Datagram // on UD
-	sends []ibv.SendWR // as many as may be posted at once
-	flight
-}
-
 // maxQPs is how many addresses ibv_srq_pingpong exchanges, of which one stays unused.
 const maxQPs = 256
 
@@ -283,7 +274,7 @@ func (s *session) makeQueues() (err error) {
 		if err != nil {
 			return err
 		}
-		s.lanes = append(s.lanes, &lane{qp: qp, flight: flight{room: s.sendQueue()}})
+		s.lanes = append(s.lanes, &lane{qp: qp, room: s.sendQueue()})
 	}
 	return nil
 }

@@ -1,32 +1,159 @@
 package main
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
+	"sync/atomic"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
+
 	"github.com/goverbs/goverbs/cq"
-	"github.com/goverbs/goverbs/ibv"
 )
 
-// flight is what a lane has under way. Its sends are counted from the making of the queue
-// pair on; a send's position is its wr_id.
-type flight struct {
-	room         int             // sends that may be posted and not be known to be done
-	posted, done uint64          // sends
-	base         uint64          // the first send of this round
-	received     uint64          // messages, in this round
-	lost         uint64          // answers that are waited for no more, in this round
-	owed         int             // messages that this side may send now
-	sent         []time.Duration // when each send was posted, by its position
+// game is a round in progress, as this side plays it.
+type game struct {
+	*session
+	round
+	own    bool // the peer is a pingpong, and tells when it is done
+	begins bool // this side sends first, or works on the peer's memory
+
+	start     time.Time
+	now       time.Duration // since start, when the completions at hand were taken
+	took      time.Duration // all of it
+	cpu, used time.Duration // processor time of the process: at the start, and since then
+	times     *hdrhistogram.Histogram
+
+	moves    atomic.Uint64 // iterations, for those who watch
+	stalled  atomic.Bool   // nothing has moved for a while
+	wait     context.Context
+	wakeWait atomic.Pointer[context.CancelFunc] // ends wait, when stalled
+
+	wcs   []cq.WC
+	limit uint64 // sends or operations of this side
+	// Of all queue pairs together: sends posted and known to be done, messages received,
+	// and answers that are waited for no more.
+	posted, done, received, lost uint64
 }
 
-// window is how many messages to each side may be on their way on a queue pair.
-func (o *options) window() uint32 {
-	if o.bidirectional && o.op.bounces() {
-		return 2 * o.depth
+// latencies are recorded up to a minute, with three digits.
+const maxLatency = int64(time.Minute)
+
+// run plays until this side is done.
+func (g *game) run(ctx context.Context) error {
+	ctx, stop := watched(ctx, g.timeout, &g.moves, g.noteIdle)
+	defer stop()
+	g.renewWait(ctx)
+	if err := g.begin(); err != nil {
+		return err
 	}
-	return o.depth
+	for !g.finished() {
+		n, err := g.next(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return err
+		}
+		g.now = 0
+		for i := range g.wcs[:n] {
+			if err := g.complete(&g.wcs[i]); err != nil {
+				return err
+			}
+		}
+		if g.op.bounces() {
+			g.moves.Store(g.received)
+		} else {
+			g.moves.Store(g.done)
+		}
+		if err := g.advance(); err != nil {
+			return err
+		}
+		if ctx.Err() != nil { // completions may never run out
+			break
+		}
+	}
+	if !g.finished() {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// clock reads the time once for all the completions at hand.
+func (g *game) clock() time.Duration {
+	if g.now == 0 {
+		g.now = time.Since(g.start)
+	}
+	return g.now
+}
+
+// next polls or waits until there are completions, or nothing has moved for a while.
+func (g *game) next(ctx context.Context) (n int, err error) {
+	if g.events {
+		n, err = g.cq.Wait(g.wait, g.wcs)
+		if err != nil && ctx.Err() == nil && g.wait.Err() != nil {
+			err = nil
+			g.renewWait(ctx)
+		}
+	} else {
+		for n == 0 && err == nil && !g.stalled.Load() {
+			if n, err = g.cq.Poll(g.wcs); n == 0 && err == nil {
+				err = ctx.Err()
+			}
+		}
+	}
+	if g.stalled.Swap(false) && n == 0 {
+		g.writeOff()
+	}
+	return n, err
+}
+
+// noteIdle is called by the watch. A message that is lost brings no completion to wake
+// whoever waits for its answer.
+func (g *game) noteIdle() {
+	if !g.isLossy() {
+		return
+	}
+	g.stalled.Store(true)
+	if wake := g.wakeWait.Load(); wake != nil {
+		(*wake)()
+	}
+}
+
+func (g *game) renewWait(ctx context.Context) {
+	var cancel context.CancelFunc
+	g.wait, cancel = context.WithCancel(ctx)
+	if old := g.wakeWait.Swap(&cancel); old != nil {
+		(*old)()
+	}
+}
+
+func (g *game) complete(wc *cq.WC) error {
+	if err := wc.Err(); err != nil {
+		return withHint(err)
+	}
+	l := g.laneOf(wc)
+	if wc.IsRecv() {
+		return g.arrived(l, wc)
+	}
+	return g.sentTo(l, wc.WRID)
+}
+
+func (g *game) laneOf(wc *cq.WC) *lane {
+	if len(g.lanes) > 1 {
+		for _, l := range g.lanes {
+			if l.qp.Num() == wc.QPNum {
+				return l
+			}
+		}
+	}
+	return g.lanes[0]
+}
+
+// record notes how long an iteration took.
+func (g *game) record(took time.Duration) {
+	_ = g.times.RecordValue(min(max(int64(took), 1), maxLatency)) // cannot be out of range
 }
 
 // early is how many messages of a lane come to this side unasked: where both begin, those
@@ -216,70 +343,5 @@ func (g *game) stop() {
 	g.limit = g.posted
 	if l := g.lanes[0]; !g.op.bounces() && l.posted%uint64(g.signalEvery) != 0 {
 		g.limit++
-	}
-}
-
-// prepare makes the work requests of a round once: the loop posts them again and again.
-func (l *lane) prepare(g *game) {
-	local := g.region.SGE(int(g.out), int(g.size))
-	opcode := map[operation]ibv.Opcode{
-		opSend: ibv.OpSend, opWrite: ibv.OpWrite, opWriteImm: ibv.OpWriteImm, opRead: ibv.OpRead,
-		opFetchAdd: ibv.OpFetchAdd, opCmpSwap: ibv.OpCompareSwap,
-	}[g.op]
-	remote := g.peer
-	if g.op != opSend {
-		remote = g.peer.Slice(0, int(g.size))
-	}
-	l.sends = make([]ibv.SendWR, l.room)
-	for i := range l.sends {
-		l.sends[i] = ibv.SendWR{Opcode: opcode, SGEs: []ibv.SGE{local}, Remote: remote, Datagram: l.to}
-	}
-	if l.sent == nil {
-		l.sent = make([]time.Duration, l.room+2*int(g.window()))
-	}
-}
-
-// pump posts messages that are owed, or operations, as far as there is room.
-func (l *lane) pump(g *game) error {
-	n := min(uint64(l.owed), uint64(l.room)-(l.posted-l.done), g.limit-min(g.limit, g.posted))
-	if n == 0 {
-		return nil
-	}
-	flags := ibv.SendFlags(0)
-	if g.sendsInline(g.size) {
-		flags = ibv.SendInline
-	}
-	now := g.clock()
-	for i := range n {
-		wr, position := &l.sends[i], l.posted+i
-		wr.WRID, wr.Flags = position, flags
-		if (position+1)%uint64(g.signalEvery) == 0 || g.posted+i+1 == g.limit {
-			wr.Flags |= ibv.SendSignaled
-		}
-		g.aim(wr, position)
-		l.sent[position%uint64(len(l.sent))] = now
-	}
-	accepted, err := l.qp.PostSend(l.sends[:n])
-	l.posted += uint64(accepted)
-	g.posted += uint64(accepted)
-	l.owed -= accepted
-	return err
-}
-
-// aim sets what differs from one operation to the next.
-func (g *game) aim(wr *ibv.SendWR, position uint64) {
-	switch g.op {
-	case opSend, opWrite:
-	case opWriteImm:
-		wr.Imm = uint32(position)
-		if g.slots > 1 {
-			wr.Remote = g.peer.Slice(int(position%uint64(g.slots)*g.slot), int(g.size))
-		}
-	case opFetchAdd:
-		wr.SGEs[0], wr.CompareAdd = g.region.SGE(g.arrival(position), atomicSize), 1
-	case opCmpSwap:
-		wr.SGEs[0], wr.CompareAdd, wr.Swap = g.region.SGE(g.arrival(position), atomicSize), position, position+1
-	case opRead:
-		wr.SGEs[0] = g.region.SGE(g.arrival(position), int(g.size))
 	}
 }
