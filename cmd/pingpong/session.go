@@ -14,13 +14,14 @@ import (
 // session is one side and what it has open.
 type session struct {
 	options
-	dev    *ibv.Context
-	portAt ibv.PortAttr
-	mtu    ibv.MTU // of the path; for UD of the port
-	pd     *ibv.PD
-	cq     *cq.CQ
-	srq    *ibv.SRQ // nil where queue pairs have receive queues of their own
-	lanes  []*lane
+	dev     *ibv.Context
+	portAt  ibv.PortAttr
+	mtu     ibv.MTU // of the path; for UD of the port
+	pd      *ibv.PD
+	channel *cq.Channel // nil without --events; held, for what is dropped is reported
+	cq      *cq.CQ
+	srq     *ibv.SRQ // nil where queue pairs have receive queues of their own
+	lanes   []*lane
 
 	memory
 	recvs []ibv.RecvWR // all that are posted at a time; the wr_id is the index
@@ -249,9 +250,10 @@ func (s *session) sendQueue() int {
 func (s *session) makeQueues() (err error) {
 	attr := cq.InitAttr{Entries: int(s.rxDepth) + s.sendQueue()*int(s.numQP), Spin: s.spin}
 	if s.events {
-		if attr.Channel, err = cq.NewChannel(s.dev); err != nil {
+		if s.channel, err = cq.NewChannel(s.dev); err != nil {
 			return err
 		}
+		attr.Channel = s.channel
 	}
 	if s.cq, err = cq.Create(s.dev, attr); err != nil {
 		return err
