@@ -42,6 +42,8 @@ func whyNotBound(addr netip.AddrPort, err error) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Sprintf("another id has %v: see SetReuseAddr", addr)
+	case errors.Is(err, syscall.EADDRNOTAVAIL) && addr.Addr().IsUnspecified(): // so the kernel has it
+		return fmt.Sprintf("another id has port %d at this address or at a single one", addr.Port())
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Sprintf("this host does not have the address %v", addr.Addr())
 	case errors.Is(err, syscall.ENODEV):
