@@ -1,6 +1,6 @@
 // Pingpong bounces messages between two programs over RDMA and times them. Either
 // side may be C's ibv_rc_pingpong: the options, the exchange of addresses over TCP
-// and the two lines with the result are the same.
+// and the two lines with the result are the same. With --cm either side may be C's rping.
 package main
 
 import (
@@ -40,6 +40,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case err != nil:
 	case opts.refused != nil:
 		err = opts.refused
+	case opts.cm:
+		err = pingCM(ctx, opts, stdout, stderr)
 	default:
 		err = pingpong(ctx, opts, stdout, stderr)
 	}

@@ -36,6 +36,13 @@ Flags:
                         for a server, its client needs it too
   -o, --odp             memory that the device pages in on demand and does not lock
       --timeout TIME    give up after so long without progress, 0 for never (3s)
+      --cm              speak the protocol of rping, over the connection manager, instead:
+                        the server reads the client's data and writes it back. The port
+                        is 7174, and --size 23 to 65535: the client's (64), or the most
+                        that a server takes (65535). A server goes on until the client
+                        disconnects; -n has it fail where that is too early. Of the flags
+                        -p -s -n -e -c --timeout go with it; --chk can be of one side
+  -v, --verbose         with --cm: print the data of each iteration
   -h, --help            print this text
 
 Flags of ibv_rc_pingpong that are not supported:
@@ -81,6 +88,8 @@ type options struct {
 	check    bool
 	odp      bool
 	timeout  time.Duration // 0 for none
+	cm       bool
+	verbose  bool
 
 	refused error // a flag that is not supported
 }
@@ -123,6 +132,8 @@ func parse(args []string) (options, error) {
 	flags.BoolVarP(&o.check, "chk", "c", false, "")
 	flags.BoolVarP(&o.odp, "odp", "o", false, "")
 	flags.DurationVar(&o.timeout, "timeout", o.timeout, "")
+	flags.BoolVar(&o.cm, "cm", false, "")
+	flags.BoolVarP(&o.verbose, "verbose", "v", false, "")
 	for _, f := range unsupported {
 		flags.BoolP(f.name, f.short, false, "")
 	}
@@ -149,6 +160,8 @@ func parse(args []string) (options, error) {
 		err = fmt.Errorf("--spin %v is negative: use 0 to sleep at once", o.spin)
 	case o.timeout < 0:
 		err = fmt.Errorf("--timeout %v is negative: use 0 to wait for ever", o.timeout)
+	default:
+		err = o.settleCM(flags)
 	}
 	if err != nil {
 		return o, &usageError{err}

@@ -212,7 +212,7 @@ func (s *session) makeRequests() {
 // the provider grants unasked.
 func (s *session) inline() bool { return s.size <= s.qp.Cap().MaxInlineData }
 
-func (s *session) isClient() bool { return s.server != "" }
+func (o *options) isClient() bool { return o.server != "" }
 
 // connect finds the peer, exchanges addresses with it and connects the queue pair.
 func (s *session) connect(ctx context.Context, stdout, stderr io.Writer) error {

@@ -37,7 +37,7 @@ var mayImport = map[string][]string{
 	// The commands use the public packages as any other program does. A listing
 	// without opening a device is sysfs alone.
 	"cmd/ibvinfo":                {"ibv", "internal/sysfs", "github.com/spf13/pflag"},
-	"cmd/pingpong":               {"ibv", "cq", "mr", "github.com/spf13/pflag"},
+	"cmd/pingpong":               {"ibv", "cq", "mr", "rdmacm", "github.com/spf13/pflag"},
 	"internal/examples/connect":  {"ibv", "cq", "mr", "rdmacm"},
 	"internal/examples/exchange": {"ibv", "cq", "mr"},
 	"internal/examples/remote":   {"ibv", "cq", "mr"},
