@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build demo test test-long test-native test-lab test-device bench events-cost lint vet generate clean \
+.PHONY: help build demo test test-long test-native test-lab test-device bench events-cost polling-cost lint vet generate clean \
 	setup begin native lab device passes fuzz summary
 
 # The kernels of the device tests' VM. A device of this host has its own.
@@ -41,6 +41,8 @@ bench: ## benchmarks of the data path on a null provider: build/bench.txt, and t
 	@go run ./internal/cmd/benchratio <build/bench.txt
 events-cost: setup build ## instructions that a round trip with events takes, in Go and in C, in the lab's VM
 	@docker/events-cost
+polling-cost: setup build ## time of a round trip with polling, in Go and in C, in the lab's VM
+	@docker/polling-cost
 vet: ## go vet, for every platform on which the module must build
 	go test -count=1 -run '^TestVet$$' ./internal/boundary
 

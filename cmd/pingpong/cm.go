@@ -9,17 +9,17 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/goverbs/goverbs/cmd/pingpong/internal/report"
 	"github.com/goverbs/goverbs/ibv"
 	"github.com/goverbs/goverbs/rdmacm"
 )
 
 // cmFlags are those that go with --cm. All else is the connection manager's to decide, or
 // not in rping's protocol.
-var cmFlags = []string{"cm", "verbose", "port", "size", "iters", "events", "chk", "timeout"}
+var cmFlags = []string{"cm", "verbose", "port", "size", "iters", "events", "chk", "timeout", "json"}
 
 // settleCM fills in rping's defaults, and refuses what does not go with it.
 func (o *options) settleCM(flags *pflag.FlagSet) (err error) {
@@ -42,11 +42,11 @@ func (o *options) settleCM(flags *pflag.FlagSet) (err error) {
 	case err != nil:
 		return err
 	case !flags.Changed("size") && client:
-		o.size = 64
+		o.sizes = []uint32{64}
 	case !flags.Changed("size"):
-		o.size = maxPing
-	case o.size < minPing || o.size > maxPing:
-		return fmt.Errorf("--size %d: with --cm it is %d to %d, as rping has it", o.size, minPing, maxPing)
+		o.sizes = []uint32{maxPing}
+	case o.sizes[0] < minPing || o.sizes[0] > maxPing:
+		return fmt.Errorf("--size %d: with --cm it is %d to %d, as rping has it", o.sizes[0], minPing, maxPing)
 	}
 	if !client && !flags.Changed("iters") {
 		o.iters = 0 // until the client disconnects
@@ -55,8 +55,11 @@ func (o *options) settleCM(flags *pflag.FlagSet) (err error) {
 }
 
 // pingCM runs one side over the connection manager.
-func pingCM(ctx context.Context, opts options, stdout, stderr io.Writer) (err error) {
-	p := &pinger{options: opts, stdout: stdout}
+func pingCM(ctx context.Context, opts options, rep *report.Report, stdout, stderr io.Writer) (err error) {
+	p := newPinger(opts, stdout)
+	if opts.json {
+		p.stdout = stderr
+	}
 	err = p.connect(ctx, stderr)
 	if p.conn != nil {
 		defer func() { err = errors.Join(err, p.conn.Close()) }()
@@ -68,12 +71,21 @@ func pingCM(ctx context.Context, opts options, stdout, stderr io.Writer) (err er
 	default:
 		return err
 	}
+	if rep.Setup, err = p.report(); err != nil {
+		return err
+	}
+	stop := progress(stderr, "iterations", &p.moves)
 	used := cpuTime()
 	err = p.play(ctx)
-	if p.done > 0 && (err == nil || ctx.Err() != nil) {
-		err = errors.Join(err, p.write(stdout, cpuTime()-used))
+	counted := report.Count{
+		Iterations: p.done, Complete: err == nil, Ways: 2, Elapsed: p.elapsed, CPU: cpuTime() - used, Times: p.times,
 	}
-	return err
+	stop()
+	if p.done > 0 {
+		counted.Size = uint32(p.transferred / p.done / 2)
+		rep.Results = []report.Result{counted.Result()}
+	}
+	return tell(ctx, &opts, rep, stdout, err)
 }
 
 // connect connects to the server, or waits for a client however long that takes.
@@ -99,29 +111,17 @@ func (p *pinger) connect(ctx context.Context, stderr io.Writer) (err error) {
 	return err
 }
 
-// write prints what was measured, and last two lines as they are without --cm.
-func (p *pinger) write(w io.Writer, cpu time.Duration) error {
-	ctx := p.conn.PD().Context()
-	waiting, check, software := "busy polling", "", ""
-	if p.events {
-		waiting = "sleeping until an event"
+// report describes the connection for the report.
+func (p *pinger) report() (*report.Setup, error) {
+	qp, dev := p.conn.QP(), p.conn.PD().Context()
+	attr, err := qp.Query(ibv.AttrPort | ibv.AttrPathMTU)
+	if err != nil {
+		return nil, err
 	}
-	if p.check {
-		check = ", the checking of data included"
-	}
-	if ctx.Software() {
-		software = "software device: not a measure of RDMA hardware\n"
-	}
-	done, size := float64(p.done), p.transferred/p.done/2
-	_, err := fmt.Fprintf(w, `measured: iterations of rping's protocol over RC from %v to %v on %s: the server
-          reads %d bytes of the client and writes them back; two messages each way
-          one work request at a time; %s
-          %.2f usec/iter of CPU time on this side%s
-%s%d bytes in %.2f seconds = %.2f Mbit/sec
-%d iters in %.2f seconds = %.2f usec/iter
-`,
-		p.conn.LocalAddr(), p.conn.RemoteAddr(), ctx.Name(), size, waiting, usec(cpu)/done, check, software,
-		p.transferred, p.elapsed.Seconds(), float64(p.transferred)*8/usec(p.elapsed),
-		p.done, p.elapsed.Seconds(), usec(p.elapsed)/done)
-	return err
+	return &report.Setup{
+		Side: p.role(), Type: typeRC, Operation: "rping",
+		Device: dev.Name(), Driver: driver(dev.Name()), Software: dev.Software(), Port: attr.Port, MTU: attr.PathMTU.Bytes(),
+		QueuePairs: 1, Depth: 1, SignalEvery: 1, RxDepth: pingRecvs,
+		Wait: p.waits(), Checked: p.check,
+	}, nil
 }

@@ -20,7 +20,6 @@ import (
 )
 
 const (
-	ours   = "pingpong"
 	cRPing = "rping"
 	addr6  = "2001:db8::1" // of the lab's device
 )
@@ -118,8 +117,8 @@ func pings(t *testing.T, p *proc, label string) (all []string) {
 // checkPings looks at what ours prints that went well.
 func checkPings(t *testing.T, p *proc, size, iters int) {
 	t.Helper()
-	assert.Regexp(t, `\nmeasured: iterations of rping's protocol over RC from \S+ to \S+ on `, "\n"+p.stdout.String())
-	assert.Contains(t, p.stdout.String(), "\nsoftware device: not a measure of RDMA hardware\n")
+	assert.Regexp(t, `\nmeasured: iterations of rping over RC: the server reads `, "\n"+p.stdout.String())
+	assert.Contains(t, p.stdout.String(), "\nsoftware device (rxe): not a measure of RDMA hardware\n")
 	assert.Regexp(t, fmt.Sprintf(`\n%d bytes in \d+\.\d\d seconds = \d+\.\d\d Mbit/sec\n`+
 		`%d iters in \d+\.\d\d seconds = \d+\.\d\d usec/iter\n$`, 2*size*iters, iters), p.stdout.String())
 }
@@ -272,5 +271,22 @@ func TestRPingCtrlC(t *testing.T) {
 			assert.Regexp(t, `\n[1-9]\d* iters in \d+\.\d\d seconds = \d+\.\d\d usec/iter\n$`, client.stdout.String())
 			server.wait(patience)
 		})
+	}
+}
+
+func TestRPingJSON(t *testing.T) {
+	l := newLab(t)
+	server, port := cmServer(t, ours, l.addr, "--json", "-v", "-e")
+	client := cmClient(t, ours, l.addr, port, "--json", "-v", "-e", "-n", "20")
+	for _, p := range []*proc{client, server} {
+		require.Zero(t, p.wait(patience))
+		r := document(t, p)
+		assert.Nil(t, r.Error)
+		assert.Equal(t, "rping", r.Setup.Operation)
+		assert.Contains(t, r.Boundary, "the server reads 64 bytes of the client")
+		require.Len(t, r.Results, 1)
+		assert.EqualValues(t, 20, r.Results[0].Iterations)
+		assert.Equal(t, p == client, r.Results[0].Latency != nil, "the server takes no times")
+		assert.Contains(t, p.stderr.String(), "ping data: rdma-ping-19: ")
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -9,13 +10,16 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/goverbs/goverbs/ibv"
 )
 
-// The exchange over TCP is that of ibv_rc_pingpong. The client sends its address,
-// the server connects its queue pair and answers with its own, the client says
-// "done", and both hang up. All of it is text of a fixed length that ends with NUL.
+// The exchange over TCP is that of C's programs. The client sends its address, the
+// server connects its queue pair and answers with its own, the client says "done", and
+// both hang up. All of it is text of a fixed length that ends with NUL. Each side of
+// ibv_srq_pingpong sends 256 addresses, of which those that it has no queue pair for are
+// zero.
 
 // addressLen is the length of an address: LID, QPN, PSN and GID in hexadecimal.
 const addressLen = len("0000:000000:000000:00000000000000000000000000000000\x00")
@@ -54,47 +58,69 @@ func hexField(s string, digits int) (uint32, error) {
 	return uint32(n), err
 }
 
-// exchangeAsClient tells the server the local address and returns the server's.
-func exchangeAsClient(conn net.Conn, local ibv.Endpoint) (ibv.Endpoint, error) {
-	if err := send(conn, formatAddress(local), "the address"); err != nil {
-		return ibv.Endpoint{}, err
+// exchangeAsClient tells the server the local addresses and returns the server's, of
+// which there are as many.
+func exchangeAsClient(conn net.Conn, local []ibv.Endpoint) ([]ibv.Endpoint, error) {
+	if err := sendAddresses(conn, local); err != nil {
+		return nil, err
 	}
-	remote, err := receiveAddress(conn)
+	remote, err := receiveAddresses(conn, len(local))
 	if err != nil {
-		return ibv.Endpoint{}, err
+		return nil, err
 	}
 	return remote, send(conn, []byte(done), "that this side is done")
 }
 
-// exchangeAsServer returns the client's address. It calls connect with it before it
+// exchangeAsServer returns the client's addresses. It calls connect with them before it
 // answers, so that the client can send at once.
-func exchangeAsServer(conn net.Conn, local ibv.Endpoint, connect func(remote ibv.Endpoint) error) (ibv.Endpoint, error) {
-	remote, err := receiveAddress(conn)
+func exchangeAsServer(conn net.Conn, local []ibv.Endpoint, connect func(remote []ibv.Endpoint) error) ([]ibv.Endpoint, error) {
+	remote, err := receiveAddresses(conn, len(local))
 	if err != nil {
-		return ibv.Endpoint{}, err
+		return nil, err
 	}
 	if err := connect(remote); err != nil {
-		return ibv.Endpoint{}, err
+		return nil, err
 	}
-	if err := send(conn, formatAddress(local), "the address"); err != nil {
-		return ibv.Endpoint{}, err
+	if err := sendAddresses(conn, local); err != nil {
+		return nil, err
 	}
 	var msg [len(done)]byte
 	if err := receive(conn, msg[:]); err != nil {
-		return ibv.Endpoint{}, err
+		return nil, err
 	}
-	if string(msg[:]) != done {
-		return ibv.Endpoint{}, fmt.Errorf("the client sent %q where ibv_rc_pingpong says %q", msg, done)
+	switch {
+	case string(msg[:]) == done:
+		return remote, nil
+	case msg[4] == ':': // behind a LID
+		return nil, errors.New("the client sends more addresses than one: is it of type srq, and this server not?")
 	}
-	return remote, nil
+	return nil, fmt.Errorf("the client sent %q where ibv_rc_pingpong says %q", msg, done)
 }
 
-func receiveAddress(conn net.Conn) (ibv.Endpoint, error) {
-	var msg [addressLen]byte
-	if err := receive(conn, msg[:]); err != nil {
-		return ibv.Endpoint{}, err
+func sendAddresses(conn net.Conn, all []ibv.Endpoint) error {
+	var msg []byte
+	for _, e := range all {
+		msg = append(msg, formatAddress(e)...)
 	}
-	return parseAddress(msg[:])
+	return send(conn, msg, "the address")
+}
+
+func receiveAddresses(conn net.Conn, n int) (all []ibv.Endpoint, err error) {
+	for range n {
+		var msg [addressLen]byte
+		if err := receive(conn, msg[:]); err != nil {
+			return nil, err
+		}
+		if bytes.HasPrefix(msg[:], []byte(greeting)) {
+			return nil, refuseOwn(conn)
+		}
+		e, err := parseAddress(msg[:])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	return all, nil
 }
 
 func send(conn net.Conn, msg []byte, what string) error {
@@ -106,14 +132,20 @@ func send(conn net.Conn, msg []byte, what string) error {
 
 func receive(conn net.Conn, msg []byte) error {
 	n, err := io.ReadFull(conn, msg)
-	got := fmt.Sprintf("%d of %d bytes", n, len(msg))
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("the peer hung up in the exchange of addresses, after %s", got)
+	}
+	return exchangeFailed(err, n, len(msg))
+}
+
+// exchangeFailed explains why no more came of a message.
+func exchangeFailed(err error, n, of int) error {
+	got := fmt.Sprintf("%d of %d bytes", n, of)
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
+		return fmt.Errorf("the peer hung up in the exchange of addresses, after %s: look at what it says, and whether it is of the same type", got)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("the peer sent %s of the exchange of addresses and no more: is it an ibv_rc_pingpong or pingpong?", got)
+		return fmt.Errorf("the peer sent %s of the exchange of addresses and no more: is it a pingpong of the same type?", got)
 	}
 	return fmt.Errorf("the exchange of addresses, after %s: %w", got, err)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -99,23 +100,25 @@ func connected(t *testing.T) (client, server net.Conn) {
 }
 
 func TestExchange(t *testing.T) {
-	client, server := connected(t)
 	own := ibv.Endpoint{LID: 7, QPN: 8, PSN: 9}
-	var connected ibv.Endpoint
-	served := make(chan error, 1)
-	go func() {
-		remote, err := exchangeAsServer(server, own, func(remote ibv.Endpoint) error {
-			connected = remote
-			return nil
-		})
-		served <- errors.Join(err, server.Close())
-		assert.Equal(t, endpoint, remote)
-	}()
-	remote, err := exchangeAsClient(client, endpoint)
-	require.NoError(t, err)
-	require.NoError(t, <-served)
-	assert.Equal(t, own, remote)
-	assert.Equal(t, endpoint, connected)
+	for _, n := range []int{1, maxQPs} {
+		client, server := connected(t)
+		var passed []ibv.Endpoint
+		served := make(chan error, 1)
+		go func() {
+			remote, err := exchangeAsServer(server, slices.Repeat([]ibv.Endpoint{own}, n), func(remote []ibv.Endpoint) error {
+				passed = remote
+				return nil
+			})
+			served <- errors.Join(err, server.Close())
+			assert.Equal(t, slices.Repeat([]ibv.Endpoint{endpoint}, n), remote)
+		}()
+		remote, err := exchangeAsClient(client, slices.Repeat([]ibv.Endpoint{endpoint}, n))
+		require.NoError(t, err)
+		require.NoError(t, <-served)
+		assert.Equal(t, slices.Repeat([]ibv.Endpoint{own}, n), remote)
+		assert.Equal(t, slices.Repeat([]ibv.Endpoint{endpoint}, n), passed)
+	}
 }
 
 func TestServerAnswersOnlyWhenConnected(t *testing.T) {
@@ -123,7 +126,7 @@ func TestServerAnswersOnlyWhenConnected(t *testing.T) {
 	_, err := io.WriteString(client, wire)
 	require.NoError(t, err)
 	refuse := errors.New("no route")
-	_, err = exchangeAsServer(server, endpoint, func(ibv.Endpoint) error { return refuse })
+	_, err = exchangeAsServer(server, []ibv.Endpoint{endpoint}, func([]ibv.Endpoint) error { return refuse })
 	assert.ErrorIs(t, err, refuse)
 	server.Close()
 	answer, err := io.ReadAll(client)
@@ -134,11 +137,11 @@ func TestServerAnswersOnlyWhenConnected(t *testing.T) {
 // What a bad peer does: it writes something, and then hangs up or stays.
 func TestBadPeer(t *testing.T) {
 	asClient := func(conn net.Conn) error {
-		_, err := exchangeAsClient(conn, endpoint)
+		_, err := exchangeAsClient(conn, []ibv.Endpoint{endpoint})
 		return err
 	}
 	asServer := func(conn net.Conn) error {
-		_, err := exchangeAsServer(conn, endpoint, func(ibv.Endpoint) error { return nil })
+		_, err := exchangeAsServer(conn, []ibv.Endpoint{endpoint}, func([]ibv.Endpoint) error { return nil })
 		return err
 	}
 	for name, c := range map[string]struct {
@@ -160,6 +163,7 @@ func TestBadPeer(t *testing.T) {
 		"client is never done":          {asServer, wire, true, "sent 0 of 5 bytes"},
 		"client hangs up before done":   {asServer, wire, false, "after 0 of 5 bytes"},
 		"client says something else":    {asServer, wire + "gone\x00", true, `"gone\x00"`},
+		"client is of type srq":         {asServer, wire + wire[:5] + wire, true, "is it of type srq"},
 		"client says half of done":      {asServer, wire + "do", false, "after 2 of 5 bytes"},
 		"client sends its address late": {asServer, "\x00" + wire, true, "no address"},
 	} {

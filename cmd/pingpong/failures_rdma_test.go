@@ -44,8 +44,11 @@ func TestRefused(t *testing.T) {
 	}{
 		"no such device":     {[]string{"-d", "nope"}, "there is no such device; there are: .*" + l.device},
 		"no such port":       {[]string{"-i", "200"}, "there is no port 200"},
-		"MTU":                {[]string{"-m", "4096"}, "--mtu 4096 is more than the path MTU " + port.ActiveMTU.String()},
-		"memory or message":  {[]string{"-s", "4294967295", "-c"}, "--size 4294967295 (takes 8589934590 bytes of memory|is more than the largest message)"},
+		"MTU":                {[]string{"-m", "4096"}, "--mtu 4096 is more than the path MTU " + port.ActiveMTU.String() + ".*: give less, or raise the MTU of the netdev"},
+		"datagram":           {[]string{"ud", "-s", "4097"}, `--size 4097 is more than a datagram, .* at most ` + port.ActiveMTU.String() + " bytes.*raise the MTU of the netdev"},
+		"datagrams":          {[]string{"ud", "--sizes", "64:8K"}, `--size 8192 is more than a datagram`},
+		"inline":             {[]string{"--inline", "65536"}, `MaxInlineData 65536 is above the \d+ that the device takes`},
+		"memory or message":  {[]string{"-s", "4294967295", "-c"}, "--size 4294967295 (takes 8589934600 bytes of memory|is more than the largest message)"},
 		"message":            {[]string{"-s", tooLong}, "--size " + tooLong + " is more than the largest message"},
 		"receives":           {[]string{"-r", "2000000000"}, `--rx-depth 2000000000 is more than the \d+ receives`},
 		"no such GID":        {[]string{"-g", "200"}, "is not index 200"},
@@ -54,6 +57,7 @@ func TestRefused(t *testing.T) {
 		"no such host":       {[]string{"nowhere.invalid"}, "no server at nowhere.invalid:18515: "},
 		"not supported here": {[]string{"-t"}, "^pingpong: -t: "},
 		"no ODP":             {[]string{"-o"}, "^pingpong: -o: .* has no on-demand paging"},
+		"no ODP, srq":        {[]string{"srq", "-o"}, "^pingpong: -o: .* has no on-demand paging"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fails(t, start(t, "pingpong", append([]string{"-d", l.device}, c.args...)...), c.text)
@@ -88,13 +92,13 @@ func TestPeerDies(t *testing.T) {
 		waits    wait // both sides
 		text     string
 	}{
-		{cProgram, true, syscall.SIGKILL, polling, killed},
+		{cProgram(typeRC), true, syscall.SIGKILL, polling, killed},
 		{"pingpong", false, syscall.SIGKILL, polling, killed},
 		{"pingpong", true, syscall.SIGSTOP, polling, "no progress for 3s"},
-		{cProgram, false, syscall.SIGSTOP, polling, "no progress for 3s"},
+		{cProgram(typeRC), false, syscall.SIGSTOP, polling, "no progress for 3s"},
 		{"pingpong", true, syscall.SIGKILL, events, killed},
-		{cProgram, false, syscall.SIGKILL, events, killed},
-		{cProgram, true, syscall.SIGSTOP, events, "no progress for 3s"},
+		{cProgram(typeRC), false, syscall.SIGKILL, events, killed},
+		{cProgram(typeRC), true, syscall.SIGSTOP, events, "no progress for 3s"},
 		{"pingpong", false, syscall.SIGSTOP, spinning, "no progress for 3s"},
 	} {
 		side := "client"
@@ -130,8 +134,10 @@ func TestPeerDisagrees(t *testing.T) {
 	}{
 		"longer":   {[]string{"-s", "5000"}, nil, "do both sides have the same --size", "do both sides have the same --size"},
 		"shorter":  {[]string{"-s", "3000"}, nil, "", "the peer sent 3000 bytes, not 4096: give both sides the same --size"},
-		"more":     {[]string{"-n", "20"}, []string{"-n", "10"}, "after 10 of 20 round trips: .*(transport retry counter exceeded|has another --size or --iters)", ""},
-		"no --chk": {nil, []string{"--chk"}, "", "byte 0 of the message is 0x7b, not 0x00: .*the peer runs without --chk"},
+		"type":     {[]string{"uc"}, nil, "has another --type, --size or --iters", "has another --type, --size or --iters"},
+		"types":    {[]string{"srq"}, nil, "the peer hung up in the exchange of addresses, .* whether it is of the same type", "the client sends more addresses than one: is it of type srq, and this server not"},
+		"more":     {[]string{"-n", "20"}, []string{"-n", "10"}, "after 10 of 20 round trips: .*(transport retry counter exceeded|has another --type, --size or --iters)", ""},
+		"no --chk": {nil, []string{"--chk"}, "", "round trip 1 of 4096 bytes: byte 0 is 0x7b, not 0x00: .*the peer runs without --chk"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, port := l.server(t, "pingpong", c.serverArgs...)
@@ -183,40 +189,4 @@ func TestStrangePeer(t *testing.T) {
 			fails(t, server, c.asClient)
 		})
 	}
-}
-
-func TestCtrlC(t *testing.T) {
-	l := newLab(t)
-	interrupted := func(t *testing.T, p *proc, text string) {
-		t.Helper()
-		require.NoError(t, p.cmd.Process.Signal(os.Interrupt))
-		assert.Equal(t, exitInterrupted, p.wait(limit))
-		assert.Regexp(t, text, p.errorLine())
-	}
-	t.Run("waiting for a client", func(t *testing.T) {
-		server, _ := l.server(t, "pingpong")
-		interrupted(t, server, "^pingpong: interrupt")
-	})
-	t.Run("in the exchange", func(t *testing.T) {
-		client := l.client(t, "pingpong", fakeServer(t, ""), "--timeout", "1h")
-		client.printed("local address")
-		interrupted(t, client, "^pingpong: interrupt")
-	})
-	for _, w := range []wait{polling, events, spinning} {
-		t.Run("in the middle, "+string(w), func(t *testing.T) {
-			args := w.args("pingpong", []string{"-n", forEver})
-			_, port := l.server(t, "pingpong", args...)
-			client := l.client(t, "pingpong", port, args...)
-			l.underway(t)
-			interrupted(t, client, `^pingpong: after [1-9]\d* of `+forEver+` round trips: interrupt`)
-		})
-	}
-	t.Run("asleep", func(t *testing.T) {
-		args := []string{"-e", "-n", forEver, "--timeout", "0"}
-		server, port := l.server(t, "pingpong", args...)
-		client := l.client(t, "pingpong", port, args...)
-		l.underway(t)
-		require.NoError(t, server.cmd.Process.Signal(syscall.SIGSTOP))
-		interrupted(t, client, `^pingpong: after [1-9]\d* of `+forEver+` round trips: interrupt`)
-	})
 }

@@ -1,6 +1,8 @@
-// Pingpong bounces messages between two programs over RDMA and times them. Either
-// side may be C's ibv_rc_pingpong: the options, the exchange of addresses over TCP
-// and the two lines with the result are the same. With --cm either side may be C's rping.
+// Pingpong bounces messages between two programs over RDMA, or works on the peer's
+// memory, and times it. Either side may be C's ibv_rc_pingpong, ibv_uc_pingpong,
+// ibv_ud_pingpong or ibv_srq_pingpong: the options, the exchange of addresses over TCP
+// and the two lines with the result are the same. With --cm either side may be C's
+// rping. What it writes and says beyond them is described in FORMATS.md.
 package main
 
 import (
@@ -10,9 +12,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/goverbs/goverbs/cmd/pingpong/internal/plot"
+	"github.com/goverbs/goverbs/cmd/pingpong/internal/report"
 )
 
 const (
@@ -34,22 +40,28 @@ func command() int {
 // Whatever it opened is closed then.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	opts, err := parse(args)
+	asJSON := opts.json || err != nil && slices.Contains(args, "--json")
+	rep := &report.Report{Program: "pingpong", Format: 1}
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
+		asJSON = false
 		_, err = io.WriteString(stdout, help())
 	case err != nil:
 	case opts.refused != nil:
 		err = opts.refused
 	case opts.cm:
-		err = pingCM(ctx, opts, stdout, stderr)
+		err = pingCM(ctx, opts, rep, stdout, stderr)
 	default:
-		err = pingpong(ctx, opts, stdout, stderr)
+		err = pingpong(ctx, opts, rep, stdout, stderr)
+	}
+	rep.Interrupted = err != nil && ctx.Err() != nil
+	if asJSON {
+		err = errors.Join(err, writeJSON(rep, err, stdout))
 	}
 	if err == nil {
 		return 0
 	}
-	// One line, also where a failed Close joins the error.
-	fmt.Fprintln(stderr, "pingpong:", strings.ReplaceAll(err.Error(), "\n", "; "))
+	fmt.Fprintln(stderr, "pingpong:", oneLine(err))
 	switch {
 	case errors.As(err, new(*usageError)):
 		return exitUsage
@@ -57,4 +69,70 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitInterrupted
 	}
 	return exitFailure
+}
+
+// oneLine is the text of an error, also where a failed Close joins it.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+func writeJSON(rep *report.Report, err error, stdout io.Writer) error {
+	if err != nil {
+		text := oneLine(err)
+		rep.Error = &text
+	}
+	return rep.WriteJSON(stdout)
+}
+
+// pingpong runs one side and puts what it measured into rep. The result and what
+// qualifies it go to stdout, last in the lines of C's programs; the rest to stderr.
+func pingpong(ctx context.Context, opts options, rep *report.Report, stdout, stderr io.Writer) (err error) {
+	if opts.plot != "" {
+		picture, failed := os.Create(opts.plot) // now, before a long run
+		if failed != nil {
+			return failed
+		}
+		defer func() { err = errors.Join(err, finish(picture, rep)) }()
+	}
+	s, err := open(opts)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	rep.Setup = s.setup()
+	notes := stdout
+	if opts.json {
+		notes = stderr
+	}
+	c, err := s.connect(ctx, notes, stderr)
+	if err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return err
+	}
+	if c != nil {
+		defer func() { c.close(err) }()
+	}
+	rep.Results, err = s.play(ctx, c, stderr)
+	return tell(ctx, &opts, rep, stdout, err)
+}
+
+// tell writes what was measured until an error, or without one.
+func tell(ctx context.Context, opts *options, rep *report.Report, stdout io.Writer, err error) error {
+	rep.Describe()
+	// A failure has no result, but for sizes before, and for what Ctrl-C or lost messages have cut short.
+	some := slices.ContainsFunc(rep.Results, func(one report.Result) bool { return one.Complete })
+	if !opts.json && (some || ctx.Err() != nil || opts.isLossy()) {
+		err = errors.Join(err, rep.WriteText(stdout))
+	}
+	return err
+}
+
+// finish draws what was measured; where that is nothing there is no picture.
+func finish(picture *os.File, rep *report.Report) (err error) {
+	if len(rep.Results) > 0 {
+		err = plot.Write(picture, rep)
+	} else {
+		err = os.Remove(picture.Name())
+	}
+	return errors.Join(err, picture.Close())
 }

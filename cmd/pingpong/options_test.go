@@ -27,9 +27,9 @@ func TestParse(t *testing.T) {
 		"ib-dev":     {[]string{"--ib-dev", "rxe0"}, func(o *options) { o.device = "rxe0" }},
 		"ib-port":    {[]string{"-i", "2"}, func(o *options) { o.ibPort = 2 }},
 		"--ib-port":  {[]string{"--ib-port", "2"}, func(o *options) { o.ibPort = 2 }},
-		"size":       {[]string{"-s", "1"}, func(o *options) { o.size = 1 }},
-		"--size":     {[]string{"--size=0x10000"}, func(o *options) { o.size = 1 << 16 }},
-		"most size":  {[]string{"-s", "4294967295"}, func(o *options) { o.size = 1<<32 - 1 }},
+		"size":       {[]string{"-s", "1"}, func(o *options) { o.sizes = []uint32{1} }},
+		"--size":     {[]string{"--size=0x10000"}, func(o *options) { o.sizes = []uint32{1 << 16} }},
+		"most size":  {[]string{"-s", "4294967295"}, func(o *options) { o.sizes = []uint32{1<<32 - 1} }},
 		"mtu":        {[]string{"-m", "256"}, func(o *options) { o.mtu = ibv.MTU256 }},
 		"--mtu":      {[]string{"--mtu=4096"}, func(o *options) { o.mtu = ibv.MTU4096 }},
 		"rx-depth":   {[]string{"-r", "7"}, func(o *options) { o.rxDepth = 7 }},
@@ -47,9 +47,31 @@ func TestParse(t *testing.T) {
 		"spin": {[]string{"--spin", "50us", "-e"}, func(o *options) {
 			o.events, o.spin = true, 50*time.Microsecond
 		}},
-		"odp":     {[]string{"-o"}, func(o *options) { o.odp = true }},
-		"--odp":   {[]string{"--odp"}, func(o *options) { o.odp = true }},
-		"timeout": {[]string{"--timeout", "1m"}, func(o *options) { o.timeout = time.Minute }},
+		"odp":                             {[]string{"-o"}, func(o *options) { o.odp = true }},
+		"--odp":                           {[]string{"--odp"}, func(o *options) { o.odp = true }},
+		"type":                            {[]string{"--type", "uc"}, func(o *options) { o.typ = typeUC }},
+		"uc":                              {[]string{"uc"}, func(o *options) { o.typ = typeUC }},
+		"ud":                              {[]string{"ud", "host"}, func(o *options) { o.typ, o.server, o.sizes = typeUD, "host", []uint32{1024} }},
+		"srq":                             {[]string{"srq", "host"}, func(o *options) { o.typ, o.server, o.numQP = typeSRQ, "host", 16 }},
+		"num-qp":                          {[]string{"srq", "-q", "3"}, func(o *options) { o.typ, o.numQP = typeSRQ, 3 }},
+		"--num-qp":                        {[]string{"--type=srq", "--num-qp=255"}, func(o *options) { o.typ, o.numQP = typeSRQ, 255 }},
+		"a host that is called as a type": {[]string{"--type", "rc", "ud"}, func(o *options) { o.server = "ud" }},
+		"inline":                          {[]string{"--inline", "3"}, func(o *options) { o.inline = &three }},
+		"tclass":                          {[]string{"--tclass", "0x68"}, func(o *options) { o.tclass = 0x68 }},
+		"flow-label":                      {[]string{"--flow-label", "0xfffff"}, func(o *options) { o.flowLabel = 0xfffff }},
+		"json":                            {[]string{"--json"}, func(o *options) { o.json = true }},
+		"plot":                            {[]string{"--plot", "a.svg"}, func(o *options) { o.plot = "a.svg" }},
+		"op":                              {[]string{"--op", "write"}, func(o *options) { o.op, o.own = opWrite, []string{"--op"} }},
+		"atomic":                          {[]string{"--op", "cmp-swap"}, func(o *options) { o.op, o.sizes, o.own = opCmpSwap, []uint32{8}, []string{"--op"} }},
+		"depth":                           {[]string{"--depth", "16"}, func(o *options) { o.depth, o.own = 16, []string{"--depth"} }},
+		"signal-every":                    {[]string{"--signal-every", "4"}, func(o *options) { o.signalEvery, o.own = 4, []string{"--signal-every"} }},
+		"both ways":                       {[]string{"--bidirectional"}, func(o *options) { o.bidirectional, o.own = true, []string{"--bidirectional"} }},
+		"sizes":                           {[]string{"--sizes", "1:5"}, func(o *options) { o.sizes, o.own = []uint32{1, 2, 4}, []string{"--sizes"} }},
+		"units":                           {[]string{"--sizes", "512K:1M"}, func(o *options) { o.sizes, o.own = []uint32{1 << 19, 1 << 20}, []string{"--sizes"} }},
+		"most":                            {[]string{"--sizes", "2G:3G"}, func(o *options) { o.sizes, o.own = []uint32{1 << 31}, []string{"--sizes"} }},
+		"duration":                        {[]string{"--duration", "2s"}, func(o *options) { o.duration, o.own = 2*time.Second, []string{"--duration"} }},
+		"warmup":                          {[]string{"--warmup", "9", "--depth=1"}, func(o *options) { o.warmup, o.own = 9, []string{"--depth", "--warmup"} }},
+		"timeout":                         {[]string{"--timeout", "1m"}, func(o *options) { o.timeout = time.Minute }},
 		"after the server, in one word": {[]string{"host", "-cn", "5"}, func(o *options) {
 			o.server, o.check, o.iters = "host", true, 5
 		}},
@@ -67,7 +89,7 @@ func TestParse(t *testing.T) {
 func TestDefaultsAreThoseOfC(t *testing.T) {
 	o := defaults()
 	assert.Equal(t, []uint32{18515, 1, 4096, 500, 1000, 0},
-		[]uint32{uint32(o.port), uint32(o.ibPort), o.size, o.rxDepth, o.iters, uint32(o.sl)})
+		[]uint32{uint32(o.port), uint32(o.ibPort), o.maxSize(), o.rxDepth, o.iters, uint32(o.sl)})
 	assert.Less(t, o.timeout, 5*time.Second)
 }
 
@@ -104,6 +126,34 @@ func TestParseRefuses(t *testing.T) {
 		{[]string{""}, "empty"},
 		{[]string{"a", "b"}, `"b"`},
 		{[]string{"-x"}, "unknown shorthand flag"},
+		{[]string{"--type", "xrc"}, "--type xrc is none of rc, uc, ud, srq"},
+		{[]string{"ud", "-m", "1024"}, "ud has no path MTU"},
+		{[]string{"-q", "2"}, "--num-qp is for srq"},
+		{[]string{"srq", "-q", "256"}, "1 to 255"},
+		{[]string{"srq", "-q", "20", "-r", "19"}, "--rx-depth 19 is too small: there may be 20 messages on the way"},
+		{[]string{"--depth", "8", "--bidirectional", "-r", "15"}, "there may be 16 messages on the way"},
+		{[]string{"uc", "-o"}, "--odp is for rc and srq, not for uc"},
+		{[]string{"--op", "recv"}, "--op recv is none of send write write-imm read fetch-add cmp-swap"},
+		{[]string{"ud", "--op", "write"}, "--op write is not for ud, which has send only"},
+		{[]string{"srq", "--op", "read"}, "--op read is not for srq"},
+		{[]string{"uc", "--op", "read"}, "--op read is not for uc, which has send, write and write-imm"},
+		{[]string{"--op", "fetch-add", "-s", "16"}, "works on 8 bytes"},
+		{[]string{"--op", "fetch-add", "--sizes", "1:8"}, "works on 8 bytes"},
+		{[]string{"-s", "1", "--sizes", "1:8"}, "give one of them"},
+		{[]string{"-n", "1", "--duration", "1s"}, "give one of them"},
+		{[]string{"--duration", "0"}, "no time to measure"},
+		{[]string{"--op", "write", "--signal-every", "3", "--depth", "2"}, "more than --depth 2"},
+		{[]string{"--sizes", "8"}, "FROM:TO"},
+		{[]string{"--sizes", "8:4"}, "FROM:TO"},
+		{[]string{"--sizes", "0:4"}, "FROM:TO"},
+		{[]string{"--sizes", "1:4G"}, "FROM:TO"},
+		{[]string{"--sizes", "1:2T"}, "FROM:TO"},
+		{[]string{"--depth", "0"}, "1 to 65536"},
+		{[]string{"--signal-every", "0"}, "1 to 65536"},
+		{[]string{"--inline", "-1"}, "0 to 65536"},
+		{[]string{"--tclass", "256"}, "0 to 255"},
+		{[]string{"--flow-label", "0x100000"}, "0 to 1048575"},
+		{[]string{"--plot", "a.png"}, "must end in .svg"},
 	} {
 		_, err := parse(c.args)
 		var usage *usageError
@@ -115,9 +165,9 @@ func TestParseRefuses(t *testing.T) {
 
 func TestParams(t *testing.T) {
 	p := ibv.ConnectParams{PathMTU: ibv.MTU4096, RetryCount: 7, RNRRetry: ibv.RNRRetryInfinite}
-	s := session{options: options{sl: 3}, mtu: ibv.MTU512}
+	s := session{options: options{sl: 3, tclass: 0x68, flowLabel: 7, op: opSend}, mtu: ibv.MTU512}
 	s.params(&p)
-	assert.Equal(t, ibv.ConnectParams{PathMTU: ibv.MTU512, SL: 3, RetryCount: 6, RNRRetry: ibv.RNRRetryInfinite}, p)
+	assert.Equal(t, ibv.ConnectParams{PathMTU: ibv.MTU512, SL: 3, TrafficClass: 0x68, FlowLabel: 7, RetryCount: 6, RNRRetry: 6}, p)
 }
 
 func TestParseHelp(t *testing.T) {

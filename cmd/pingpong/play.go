@@ -1,214 +1,195 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"sync/atomic"
+	"io"
+	"math"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/goverbs/goverbs/cmd/pingpong/internal/report"
 	"github.com/goverbs/goverbs/cq"
 )
 
-// play makes the round trips: the client sends a message, the server sends one
-// back, and so on. Of each side one send and rxDepth receives are posted at most.
-func (s *session) play(ctx context.Context) (result, error) {
-	g := &game{session: s, posted: s.rxDepth, toRecv: true}
-	ctx, stop := watched(ctx, s.timeout, &g.moves)
-	defer stop()
-	used, start := cpuTime(), time.Now()
-	if err := g.run(ctx); err != nil {
-		return result{}, fmt.Errorf("after %d of %d round trips: %w", min(g.sent, g.received), s.iters, err)
-	}
-	elapsed, cpu := time.Since(start), cpuTime()-used
-	return result{
-		port: s.portName(), mtu: s.mtu, size: s.size, iters: s.iters, rxDepth: s.rxDepth,
-		inline: s.inline(), events: s.events, spin: s.spin, check: s.check, software: s.dev.Software(),
-		elapsed: elapsed, cpu: cpu,
-	}, nil
-}
-
-type game struct {
-	*session
-	moves          atomic.Uint64 // polls or waits that found something
-	wcs            [2]cq.WC
-	sent, received uint32
-	posted         uint32 // receives
-	toSend, toRecv bool   // completions to wait for before the next send
-}
-
-func (g *game) run(ctx context.Context) error {
-	if g.isClient() {
-		if err := g.serve(); err != nil {
-			return err
+// play measures each size in turn and returns what was measured, with an error what there
+// was until then. c is nil where the peer need not be a pingpong.
+func (s *session) play(ctx context.Context, c *control, stderr io.Writer) (results []report.Result, err error) {
+	for _, size := range s.sizes {
+		if s.warmup > 0 {
+			if _, err := s.measure(ctx, c, round{size: size, iters: uint64(s.warmup)}, stderr); err != nil {
+				return results, fmt.Errorf("warming up: %w", err)
+			}
 		}
-	}
-	for g.sent < g.iters || g.received < g.iters {
-		n, err := g.next(ctx)
+		r := round{size: size, iters: uint64(s.iters), duration: s.duration}
+		if r.duration > 0 {
+			r.iters = math.MaxUint64
+		}
+		counted, err := s.measure(ctx, c, r, stderr)
+		if counted.Iterations > 0 || err == nil {
+			results = append(results, counted.Result())
+		}
 		if err != nil {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			return err
-		}
-		for i := range g.wcs[:n] {
-			if err := g.complete(&g.wcs[i]); err != nil {
-				return err
-			}
+			return results, err
 		}
 	}
-	return nil
+	return results, nil
 }
 
-// next polls or waits until there are completions.
-func (g *game) next(ctx context.Context) (n int, err error) {
-	if g.events {
-		n, err = g.cq.Wait(ctx, g.wcs[:])
-	} else {
-		for n == 0 && err == nil {
-			if n, err = g.cq.Poll(g.wcs[:]); n == 0 && err == nil {
-				err = ctx.Err()
-			}
+// round is one measurement: so many iterations, or as many as a time allows.
+type round struct {
+	size     uint32
+	iters    uint64
+	duration time.Duration
+}
+
+// errEnded ends a server's part when its client has said that it is done.
+var errEnded = errors.New("the client is done")
+
+// measure plays one round and returns its counts. Where both sides are pingpong, they
+// are the client's, but for the times.
+func (s *session) measure(ctx context.Context, c *control, r round, stderr io.Writer) (report.Count, error) {
+	g := &game{
+		session: s, round: r, own: c != nil, begins: s.isClient() || s.bidirectional, limit: r.iters,
+		times: hdrhistogram.New(1, maxLatency, 3),
+		wcs:   make([]cq.WC, min(64, 2*int(s.numQP*s.depth))),
+	}
+	if g.own && !s.isClient() && s.op.bounces() {
+		g.limit = math.MaxUint64 // the client decides
+	}
+	stop := progress(stderr, fmt.Sprintf("%d bytes", r.size), &g.moves)
+	said, err := g.playWith(ctx, c)
+	counted := report.Count{
+		Size: r.size, Iterations: g.iterations(), Lost: g.lost, Complete: err == nil, Inline: s.sendsInline(r.size), Ways: 1,
+		Elapsed: g.took, CPU: g.used, Times: g.times,
+	}
+	stop()
+	if s.op.bounces() {
+		counted.Ways = 2
+	}
+	if said != nil {
+		counted.PeerCPU = &said.CPU
+		if !g.begins || s.op.bounces() && !s.isClient() {
+			counted.Iterations, counted.Lost, counted.Elapsed = said.Iterations, said.Lost, said.Elapsed
 		}
 	}
-	if n > 0 {
-		g.moves.Add(1)
+	if err != nil {
+		err = fmt.Errorf("after %d of %s: %w", g.iterations(), g.goal(), err)
 	}
-	return n, err
+	if errors.As(err, new(errNoProgress)) && g.isLossy() && !g.own {
+		counted.Lost = g.iters - min(g.iters, counted.Iterations) // or the peer is gone
+	}
+	return counted, err
 }
 
-// serve posts the send, and then waits for it and for what the peer sends back.
-func (g *game) serve() error {
-	_, err := g.qp.PostSend(g.sends)
-	g.toSend, g.toRecv = true, true
-	return err
-}
-
-func (g *game) complete(wc *cq.WC) error {
-	if err := wc.Err(); err != nil {
-		return withHint(err)
+// playWith plays the round, and where the peer is a pingpong exchanges word of its
+// beginning and end. It returns the peer's.
+func (g *game) playWith(ctx context.Context, c *control) (*word, error) {
+	if c == nil {
+		g.startClock()
+		defer g.stopClock()
+		return nil, g.run(ctx)
 	}
-	if wc.IsRecv() {
-		g.toRecv = false
-		g.received++
-		if err := g.arrived(wc.ByteLen()); err != nil {
-			return err
-		}
-	} else {
-		g.toSend = false
-		g.sent++
+	if err := g.shake(ctx, c); err != nil {
+		return nil, err
 	}
-	if g.sent < g.iters && !g.toSend && !g.toRecv {
-		return g.serve()
-	}
-	return nil
-}
-
-// arrived checks a message, and posts receives again when they run out. The peer
-// sends no other before it has an answer.
-func (g *game) arrived(length int) error {
-	if length != len(g.in) {
-		return fmt.Errorf("the peer sent %d bytes, not %d: give both sides the same --size", length, len(g.in))
-	}
-	if g.check {
-		if err := verify(g.in, g.out); err != nil {
-			return err
-		}
-		wipe(g.in)
-	}
-	g.posted--
-	if g.posted <= 1 {
-		if _, err := g.qp.PostRecv(g.recvs[g.posted:]); err != nil {
-			return err
-		}
-		g.posted = g.rxDepth
-	}
-	return nil
-}
-
-// withHint adds what most often is behind a failed completion of this program.
-func withHint(err error) error {
-	var e *cq.Error
-	if errors.As(err, &e) && (e.Recv && e.Class() == cq.ClassLocal || !e.Recv && e.Class() == cq.ClassRemote) {
-		return fmt.Errorf("%w; do both sides have the same --size?", err)
-	}
-	return err
-}
-
-// looksPerTimeout is how often watched looks in the time that is allowed.
-const looksPerTimeout = 4
-
-// watched returns a context that ends with ctx, or when moves has not changed for the
-// timeout, unless that is 0: of a dead peer a side that only waits for a message learns
-// by this alone, for ibv_rc_pingpong hangs up its TCP connection as soon as the exchange
-// is over. So nobody who waits needs a clock of his own.
-func watched(ctx context.Context, timeout time.Duration, moves *atomic.Uint64) (_ context.Context, stop func()) {
+	g.startClock()
 	ctx, cancel := context.WithCancelCause(ctx)
-	ended := make(chan struct{})
+	defer cancel(nil)
+	peer := make(chan word, 1)
 	go func() {
-		defer close(ended)
-		watch(ctx, timeout, moves, cancel)
+		w, err := c.receive(ctx)
+		switch {
+		case err != nil:
+			cancel(err)
+		case !g.isClient() && g.op.bounces():
+			cancel(errEnded)
+		}
+		peer <- w
 	}()
-	return ctx, func() {
-		cancel(nil)
-		<-ended
+	var err error
+	plays := g.begins || g.op.bounces()
+	if plays {
+		err = g.run(ctx)
+		g.stopClock()
 	}
-}
-
-func watch(ctx context.Context, timeout time.Duration, moves *atomic.Uint64, cancel context.CancelCauseFunc) {
-	if timeout <= 0 {
-		return
+	if err != nil && !errors.Is(err, errEnded) {
+		return nil, err
 	}
-	ticker := time.NewTicker(max(timeout/looksPerTimeout, 1))
-	defer ticker.Stop()
-	seen := moves.Load()
-	for idle := 0; idle < looksPerTimeout; idle++ {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
+	if g.isClient() {
+		if err := c.send(g.word()); err != nil {
+			return nil, err
 		}
-		if n := moves.Load(); n != seen {
-			seen, idle = n, -1
+		if g.op.bounces() || !g.bidirectional {
+			defer g.expect(cancel).Stop()
 		}
 	}
-	cancel(fmt.Errorf("no progress for %v: the peer is gone, or has another --size or --iters (--timeout changes how long to wait)", timeout))
+	said := <-peer
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, errEnded) {
+		return nil, err
+	}
+	if !plays {
+		g.stopClock()
+	}
+	if err := g.checkWritten(); err != nil {
+		return nil, err
+	}
+	if !g.isClient() {
+		return &said, c.send(g.word())
+	}
+	return &said, nil
 }
 
-// What ibv_rc_pingpong fills its message with: with -c the client puts a zero at
-// the start of every page, and the server looks at the zeros alone.
-const filler = 0x7b
+func (g *game) startClock() { g.cpu, g.start = cpuTime(), time.Now() }
+func (g *game) stopClock()  { g.took, g.used = time.Since(g.start), cpuTime()-g.cpu }
 
-func fill(msg []byte, check bool) {
-	for i := range msg {
-		msg[i] = filler
-	}
-	if check {
-		for i := 0; i < len(msg); i += os.Getpagesize() {
-			msg[i] = 0
-		}
-	}
+// word is what this side tells its peer of the round.
+func (g *game) word() word {
+	return word{Iterations: g.iterations(), Lost: g.lost, Elapsed: g.took, CPU: g.used}
 }
 
-// verify compares all bytes of a message, where ibv_rc_pingpong looks at one in
-// each page.
-func verify(got, want []byte) error {
-	if bytes.Equal(got, want) {
-		return nil
+// shake has the server begin only when the client is there.
+func (g *game) shake(ctx context.Context, c *control) error {
+	if g.isClient() {
+		return c.send(word{})
 	}
-	at := 0
-	for got[at] == want[at] {
-		at++
-	}
-	return fmt.Errorf("byte %d of the message is %#02x, not %#02x: it was damaged, or the peer runs without --chk", at, got[at], want[at])
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer g.expect(cancel).Stop()
+	_, err := c.receive(ctx)
+	return err
 }
 
-// wipe makes every byte one that the pattern does not have, so that the next
-// message must arrive to be there.
-func wipe(msg []byte) {
-	for i := range msg {
-		msg[i] = 0xff
+// expect ends a wait for word of the peer that takes too long.
+func (g *game) expect(cancel context.CancelCauseFunc) *time.Timer {
+	timeout := g.timeout
+	if timeout == 0 {
+		timeout = math.MaxInt64
 	}
+	return time.AfterFunc(timeout, func() { cancel(errNoProgress{timeout}) })
+}
+
+// goal says what the round is to come to.
+func (g *game) goal() string {
+	what := "operations"
+	if g.op.bounces() {
+		what = "round trips"
+	}
+	if g.duration > 0 {
+		return fmt.Sprintf("%v of %s", g.duration, what)
+	}
+	return fmt.Sprintf("%d %s", g.iters, what)
+}
+
+// iterations are those of this side that are done.
+func (g *game) iterations() uint64 {
+	if !g.op.bounces() {
+		return g.done
+	}
+	if g.own || g.isLossy() {
+		return g.received - min(g.received, g.surplus())
+	}
+	return min(g.done, g.received, g.iters)
 }

@@ -22,7 +22,10 @@ import (
 	"github.com/goverbs/goverbs/internal/rdmatest"
 )
 
-const cProgram = "ibv_rc_pingpong"
+const ours = "pingpong"
+
+// cProgram returns C's program for a type.
+func cProgram(typ string) string { return "ibv_" + typ + "_pingpong" }
 
 // patience is for what takes long only on a slow machine.
 const patience = 30 * time.Second
@@ -101,7 +104,7 @@ func (p *proc) errorLine() string {
 	p.t.Helper()
 	var errs []string
 	for line := range strings.Lines(p.stderr.String()) {
-		if !regexp.MustCompile(`^pingpong: (waiting for a client|for TCP from|no GID)`).MatchString(line) {
+		if !regexp.MustCompile(`^pingpong: (waiting for a client|for TCP from|no GID)|^  (local|remote) address: `).MatchString(line) {
 			errs = append(errs, line)
 		}
 	}
@@ -135,7 +138,7 @@ func newLab(t *testing.T) lab {
 func (l lab) server(t *testing.T, program string, args ...string) (p *proc, port string) {
 	t.Helper()
 	args = append([]string{"-d", l.device}, args...)
-	if program != cProgram {
+	if program == ours {
 		p = start(t, program, append(args, "-p", "0")...)
 		return p, p.printed(`waiting for a client on port (\d+)`)[1]
 	}
@@ -149,7 +152,7 @@ func (l lab) server(t *testing.T, program string, args ...string) (p *proc, port
 func (l lab) client(t *testing.T, program, port string, args ...string) *proc {
 	t.Helper()
 	args = append([]string{"-d", l.device, "-p", port}, args...)
-	if program == cProgram {
+	if program != ours {
 		args = append(args, "-g", l.gid)
 	}
 	return start(t, program, append(args, l.addr)...)
@@ -217,19 +220,34 @@ func tool(t *testing.T, name string, args ...string) {
 	require.NoError(t, err, "%s %v: %s", name, args, out)
 }
 
-// fakeServer takes one client, says something to it and stays until the test ends.
-func fakeServer(t *testing.T, says string) (port string) {
+// listen takes one client, whose connection lasts until the test ends.
+func listen(t *testing.T) (client <-chan net.Conn, port string) {
 	t.Helper()
 	l, err := net.Listen("tcp", ":0")
 	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
+	accepted := make(chan net.Conn, 1)
 	go func() {
 		if conn, err := l.Accept(); err == nil {
 			t.Cleanup(func() { conn.Close() })
-			_, _ = io.WriteString(conn, says)
+			accepted <- conn
 		}
 	}()
-	return strconv.Itoa(int(addrPort(l.Addr()).Port()))
+	return accepted, strconv.Itoa(int(addrPort(l.Addr()).Port()))
+}
+
+// fakeServer takes one client, says something to it and stays until the test ends.
+func fakeServer(t *testing.T, says string) (port string) {
+	t.Helper()
+	client, port := listen(t)
+	go func() {
+		select {
+		case conn := <-client:
+			_, _ = io.WriteString(conn, says)
+		case <-t.Context().Done():
+		}
+	}()
+	return port
 }
 
 // fakeClient does the same to a server.

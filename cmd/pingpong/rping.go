@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
+
 	"github.com/goverbs/goverbs/cq"
 	"github.com/goverbs/goverbs/ibv"
 	"github.com/goverbs/goverbs/mr"
@@ -83,11 +85,16 @@ type pinger struct {
 	wcs         [2]cq.WC
 	listens     bool          // the receive is posted
 	sent, came  int           // completions of sends and receives that nobody has waited for
-	moves       atomic.Uint64 // completions, for those who watch
+	moves       atomic.Uint64 // iterations, for those who watch
+	times       *hdrhistogram.Histogram
 	start       time.Time
 	done        uint64        // iterations
 	transferred uint64        // bytes, both ways together
 	elapsed     time.Duration // from the connection to the end of the last iteration
+}
+
+func newPinger(opts options, stdout io.Writer) *pinger {
+	return &pinger{options: opts, stdout: stdout, times: hdrhistogram.New(1, maxLatency, 3)}
 }
 
 // Capacities: the most at a time are the server's write and the word that it is done.
@@ -101,13 +108,13 @@ func (p *pinger) setup(c *rdmacm.Conn) (err error) {
 	access := ibv.AccessLocalWrite // an RDMA READ writes there
 	if p.isClient() {
 		access = ibv.AccessRemoteRead
-		if p.sink, err = mr.AllocRegion(c.PD(), int(p.size), ibv.AccessLocalWrite|ibv.AccessRemoteWrite); err != nil {
+		if p.sink, err = mr.AllocRegion(c.PD(), int(p.maxSize()), ibv.AccessLocalWrite|ibv.AccessRemoteWrite); err != nil {
 			return err
 		}
 	} else if p.check {
-		p.want = make([]byte, p.size)
+		p.want = make([]byte, p.maxSize())
 	}
-	if p.data, err = mr.AllocRegion(c.PD(), int(p.size), access); err != nil {
+	if p.data, err = mr.AllocRegion(c.PD(), int(p.maxSize()), access); err != nil {
 		return err
 	}
 	word := ibv.Send(0, ibv.SendSignaled, p.messages.SGE(pingMessage, pingMessage))
@@ -120,7 +127,7 @@ func (p *pinger) setup(c *rdmacm.Conn) (err error) {
 
 // play goes through the iterations.
 func (p *pinger) play(ctx context.Context) error {
-	ctx, stop := watched(ctx, p.timeout, &p.moves)
+	ctx, stop := watched(ctx, p.timeout, &p.moves, func() {})
 	defer stop()
 	side := p.serve
 	if p.isClient() {
@@ -141,6 +148,7 @@ func (p *pinger) play(ctx context.Context) error {
 func (p *pinger) ask(ctx context.Context) error {
 	data, sink := p.data.Bytes(), p.sink.Bytes()
 	for p.done < uint64(p.iters) {
+		began := time.Since(p.start)
 		fillPing(data, p.done)
 		if err := p.offer(p.data.Remote()); err != nil {
 			return err
@@ -161,6 +169,7 @@ func (p *pinger) ask(ctx context.Context) error {
 			clear(sink) // so that the next must arrive to be there
 		}
 		p.finished(len(data))
+		record(p.times, p.elapsed-began)
 		if err := p.show("ping data", data); err != nil {
 			return err
 		}
@@ -208,8 +217,8 @@ func (p *pinger) serve(ctx context.Context) error {
 // read fetches what the client has offered.
 func (p *pinger) read(ctx context.Context) ([]byte, error) {
 	from := parseRange(p.messages.Bytes())
-	if from.Length < minPing || from.Length > uint64(p.size) {
-		return nil, fmt.Errorf("the client offers %d bytes, and this side takes from %d to %d: see --size", from.Length, minPing, p.size)
+	if from.Length < minPing || from.Length > uint64(p.maxSize()) {
+		return nil, fmt.Errorf("the client offers %d bytes, and this side takes from %d to %d: see --size", from.Length, minPing, p.maxSize())
 	}
 	n := int(from.Length)
 	p.fetch[0].Remote = from
@@ -269,7 +278,6 @@ func (p *pinger) await(ctx context.Context, sends, recvs int) error {
 				return err
 			}
 		}
-		p.moves.Add(uint64(n))
 	}
 	p.sent -= sends
 	p.came -= recvs
@@ -327,6 +335,7 @@ func (p *pinger) why(err error) error {
 // finished counts an iteration, in which n bytes have gone each way.
 func (p *pinger) finished(n int) {
 	p.done++
+	p.moves.Store(p.done)
 	p.transferred += 2 * uint64(n)
 	p.elapsed = time.Since(p.start)
 }

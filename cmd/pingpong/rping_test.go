@@ -51,7 +51,7 @@ func TestVerifyPing(t *testing.T) {
 func TestParseCM(t *testing.T) {
 	cm := func(change func(*options)) options {
 		o := defaults()
-		o.cm, o.port, o.size = true, 7174, 64
+		o.cm, o.port, o.sizes = true, 7174, []uint32{64}
 		o.server = "host"
 		change(&o)
 		return o
@@ -61,11 +61,11 @@ func TestParseCM(t *testing.T) {
 		want options
 	}{
 		"client":           {[]string{"--cm", "host"}, cm(func(*options) {})},
-		"server":           {[]string{"--cm"}, cm(func(o *options) { o.server, o.size, o.iters = "", maxPing, 0 })},
-		"server of so few": {[]string{"--cm", "-s", "23", "-n", "9"}, cm(func(o *options) { o.server, o.size, o.iters = "", 23, 9 })},
+		"server":           {[]string{"--cm"}, cm(func(o *options) { o.server, o.sizes, o.iters = "", []uint32{maxPing}, 0 })},
+		"server of so few": {[]string{"--cm", "-s", "23", "-n", "9"}, cm(func(o *options) { o.server, o.sizes, o.iters = "", []uint32{23}, 9 })},
 		"all": {[]string{"--cm", "host", "-vce", "-p", "1", "-s", "65535", "-n", "2", "--timeout", "0"},
 			cm(func(o *options) {
-				o.verbose, o.check, o.events, o.port, o.size, o.iters, o.timeout = true, true, true, 1, maxPing, 2, 0
+				o.verbose, o.check, o.events, o.port, o.sizes, o.iters, o.timeout = true, true, true, 1, []uint32{maxPing}, 2, 0
 			})},
 	} {
 		t.Run(name, func(t *testing.T) {

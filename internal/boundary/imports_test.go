@@ -36,13 +36,21 @@ var mayImport = map[string][]string{
 
 	// The commands use the public packages as any other program does. A listing
 	// without opening a device is sysfs alone.
-	"cmd/ibvinfo":                {"ibv", "internal/sysfs", "github.com/spf13/pflag"},
-	"cmd/pingpong":               {"ibv", "cq", "mr", "rdmacm", "github.com/spf13/pflag"},
-	"internal/examples/connect":  {"ibv", "cq", "mr", "rdmacm"},
-	"internal/examples/exchange": {"ibv", "cq", "mr"},
-	"internal/examples/remote":   {"ibv", "cq", "mr"},
-	"internal/examples/requests": {"ibv", "cq", "mr"},
-	"internal/examples/window":   {"ibv", "cq", "mr"},
+	"cmd/ibvinfo": {"ibv", "internal/sysfs", "github.com/spf13/pflag"},
+	"cmd/pingpong": {
+		"ibv", "cq", "mr", "rdmacm", "cmd/pingpong/internal/plot", "cmd/pingpong/internal/report",
+		"github.com/HdrHistogram/hdrhistogram-go", "github.com/spf13/pflag", "golang.org/x/term",
+	},
+	"cmd/pingpong/internal/plot": {
+		"cmd/pingpong/internal/report",
+		"gonum.org/v1/plot", "gonum.org/v1/plot/plotter", "gonum.org/v1/plot/vg", "gonum.org/v1/plot/vg/draw", "gonum.org/v1/plot/vg/vgsvg",
+	},
+	"cmd/pingpong/internal/report": {"github.com/HdrHistogram/hdrhistogram-go"},
+	"internal/examples/connect":    {"ibv", "cq", "mr", "rdmacm"},
+	"internal/examples/exchange":   {"ibv", "cq", "mr"},
+	"internal/examples/remote":     {"ibv", "cq", "mr"},
+	"internal/examples/requests":   {"ibv", "cq", "mr"},
+	"internal/examples/window":     {"ibv", "cq", "mr"},
 
 	"internal/core":     {"internal/cverbs", "internal/fdwait", "internal/inflight", "internal/life"},
 	"internal/ccm":      {"internal/cverbs"},

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/goverbs/goverbs/ibv"
+)
+
+func someParams() params {
+	return params{Type: "rc", Op: opSend, Sizes: []uint32{4096}, Iters: 1000, Depth: 1, SignalEvery: 1, NumQP: 1, MTU: 1024}
+}
+
+func TestMismatchNamesWhatDiffers(t *testing.T) {
+	require.NoError(t, someParams().mismatch(someParams(), "client"))
+	for want, change := range map[string]func(*params){
+		"--type is rc here and uc at the client":                  func(p *params) { p.Type = "uc" },
+		"--op is send here and read at the client":                func(p *params) { p.Op = opRead },
+		"--size is 4096 here and 1:8 at the client":               func(p *params) { p.Sizes = []uint32{1, 2, 4, 8} },
+		"--size is 4096 here and none at the client":              func(p *params) { p.Sizes = nil },
+		"--iters is 1000 here and 1 at the client":                func(p *params) { p.Iters = 1 },
+		"--duration is 0s here and 1s at the client":              func(p *params) { p.Duration = time.Second },
+		"--warmup is 0 here and 1 at the client":                  func(p *params) { p.Warmup = 1 },
+		"--depth is 1 here and 2 at the client":                   func(p *params) { p.Depth = 2 },
+		"--signal-every is 1 here and 2 at the client":            func(p *params) { p.SignalEvery = 2 },
+		"--bidirectional is false here and true at the client":    func(p *params) { p.Bidirectional = true },
+		"--chk is false here and true at the client":              func(p *params) { p.Check = true },
+		"--num-qp is 1 here and 3 at the client":                  func(p *params) { p.NumQP = 3 },
+		"--mtu is 1024 here and 512 at the client":                func(p *params) { p.MTU = 512 },
+		"--depth is 1 here and 2 at the client, --mtu is 1024 he": func(p *params) { p.Depth, p.MTU = 2, 512 },
+	} {
+		peer := someParams()
+		change(&peer)
+		err := someParams().mismatch(peer, "client")
+		require.ErrorContains(t, err, want)
+		assert.True(t, strings.HasSuffix(err.Error(), ": give both sides the same"))
+	}
+	own, peer := someParams(), someParams()
+	own.Type, peer.Type, peer.MTU = "ud", "ud", 4096
+	assert.NoError(t, own.mismatch(peer, "client"), "a port's MTU is its own")
+}
+
+// side is a session without a device, for what only looks at flags.
+func side(t *testing.T, server string) *session {
+	t.Helper()
+	o := defaults()
+	o.server, o.own = server, []string{"--depth"}
+	return &session{options: o, mtu: ibv.MTU1024}
+}
+
+func TestReceiveHello(t *testing.T) {
+	for name, c := range map[string]struct{ says, text string }{
+		"C's client":      {wire, "the client speaks as C's programs do, and --depth needs pingpong on both sides"},
+		"nothing":         {"", "hung up"},
+		"half a greeting": {greeting[:5], "after 5 of 19 bytes"},
+		"half a line":     {greeting + "{", "hung up"},
+		"no JSON":         {greeting + "hello\n", "in a form that this version does not know"},
+		"bad endpoint":    {greeting + `{"endpoints":["nobody"]}` + "\n", "in a form that this version does not know"},
+		"too much":        {greeting + strings.Repeat("x", maxHello), "in more than 65536 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := side(t, "").receiveHello(bufio.NewReaderSize(strings.NewReader(c.says), maxHello))
+			assert.ErrorContains(t, err, c.text)
+		})
+	}
+}
+
+func TestHello(t *testing.T) {
+	s := side(t, "server")
+	own := hello{Params: s.agreed(), Endpoints: []ibv.Endpoint{endpoint}, GIDType: "RoCE v2", Memory: ibv.RemoteRange{Addr: 1, Length: 8, RKey: 3}}
+	client, server := connected(t)
+	require.NoError(t, sendHello(client, own))
+	got, err := s.receiveHello(bufio.NewReaderSize(server, maxHello))
+	require.NoError(t, err)
+	assert.Equal(t, own, got)
+	require.NoError(t, s.accord(own, got))
+
+	s.portAt.LinkLayer = ibv.LinkLayerEthernet
+	for text, change := range map[string]func(*hello){
+		"--mtu is 1024 here and 256 at the server":       func(h *hello) { h.Params.MTU, h.Error = 256, "it differs" },
+		"the server refused: no route":                   func(h *hello) { h.Error = "no route" },
+		"the server refused: too busy":                   func(h *hello) { *h = hello{Error: "too busy"} },
+		"type RoCE v2 and that of the server of type IB": func(h *hello) { h.GIDType, h.Error = "IB", "they differ" },
+		"the server sent 0 addresses and not 1":          func(h *hello) { h.Endpoints = nil },
+		"offers 7 bytes of memory":                       func(h *hello) { h.Memory.Length = 7 },
+	} {
+		peer := own
+		change(&peer)
+		assert.ErrorContains(t, s.accord(own, peer), text)
+	}
+}
+
+// TestPlainPeerIsTold has a side without the flags refuse one with them, which learns why.
+func TestPlainPeerIsTold(t *testing.T) {
+	client, server := connected(t)
+	s := side(t, "server")
+	require.NoError(t, sendHello(client, hello{Params: s.agreed()}))
+	_, err := exchangeAsServer(server, []ibv.Endpoint{endpoint}, nil)
+	require.ErrorContains(t, err, "give this side the same ones")
+	server.Close()
+	got, err := s.receiveHello(bufio.NewReaderSize(client, maxHello))
+	require.NoError(t, err)
+	assert.ErrorContains(t, s.accord(hello{Params: s.agreed()}, got), "the server refused: it runs without the flags")
+}
+
+func controls(t *testing.T) (client, server *control) {
+	t.Helper()
+	a, b := connected(t)
+	client, server = newControl(a, a, "server"), newControl(b, b, "client")
+	t.Cleanup(func() {
+		client.close()
+		server.close()
+	})
+	return client, server
+}
+
+func TestWords(t *testing.T) {
+	client, server := controls(t)
+	w := word{Iterations: 5, Lost: 2, Elapsed: time.Second, CPU: time.Minute}
+	require.NoError(t, client.send(w))
+	got, err := server.receive(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, w, got)
+
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("Ctrl-C"))
+	_, err = server.receive(ctx)
+	assert.ErrorContains(t, err, "Ctrl-C")
+
+	// The last word is heard though the connection has ended.
+	require.NoError(t, client.send(w))
+	client.close()
+	<-server.gone
+	got, err = server.receive(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, w, got)
+	_, err = server.receive(t.Context())
+	assert.ErrorContains(t, err, "the client hung up")
+}
+
+func TestFailureIsTold(t *testing.T) {
+	client, server := controls(t)
+	server.close(nil, errors.New("no\nroute"))
+	_, err := client.receive(t.Context())
+	assert.ErrorContains(t, err, "the server failed: no; route")
+}
+
+func TestStrangeWords(t *testing.T) {
+	for text, says := range map[string]string{
+		"says more than it should":   `{}{}{}{}`,
+		"the connection to the peer": `{"iterations":-1}`,
+		"hung up":                    `{"itera`,
+	} {
+		a, b := net.Pipe()
+		go func() {
+			_, _ = io.WriteString(a, says)
+			a.Close()
+		}()
+		c := newControl(b, b, "peer")
+		<-c.gone
+		assert.ErrorContains(t, c.err, text)
+		c.close()
+	}
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/goverbs/goverbs/cq"
+)
+
+// withHint adds what most often is behind a failed completion of this program.
+func withHint(err error) error {
+	var e *cq.Error
+	switch {
+	case !errors.As(err, &e):
+	case e.Recv && e.Class() == cq.ClassLocal, !e.Recv && e.Class() == cq.ClassRemote:
+		return fmt.Errorf("%w; do both sides have the same --size?", err)
+	case e.Class() == cq.ClassRetryExceeded:
+		return fmt.Errorf("%w; do both sides have the same --type and --mtu?", err)
+	}
+	return err
+}
+
+// looksPerTimeout is how often watched looks in the time that is allowed.
+const looksPerTimeout = 4
+
+// defaultLook is the time between two looks where there is no timeout.
+const defaultLook = 750 * time.Millisecond
+
+// errNoProgress is the end of a wait that has taken too long.
+type errNoProgress struct{ after time.Duration }
+
+func (e errNoProgress) Error() string {
+	return fmt.Sprintf("no progress for %v: the peer is gone, or has another --type, --size or --iters (--timeout changes how long to wait)", e.after)
+}
+
+// watched returns a context that ends with ctx, or when moves has not changed for the
+// timeout, unless that is 0: of a dead peer a side that only waits for a message learns
+// by this alone, for C's programs hang up their TCP connection as soon as the exchange
+// is over. So nobody who waits needs a clock of his own. Each look at which nothing has
+// moved calls idle.
+func watched(ctx context.Context, timeout time.Duration, moves *atomic.Uint64, idle func()) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		watch(ctx, timeout, moves, idle, cancel)
+	}()
+	return ctx, func() {
+		cancel(nil)
+		<-ended
+	}
+}
+
+func watch(ctx context.Context, timeout time.Duration, moves *atomic.Uint64, idle func(), cancel context.CancelCauseFunc) {
+	every := max(timeout/looksPerTimeout, 1)
+	if timeout <= 0 {
+		every = defaultLook
+	}
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	seen := moves.Load()
+	for looks := 0; timeout <= 0 || looks < looksPerTimeout; looks++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if n := moves.Load(); n != seen {
+			seen, looks = n, -1
+		} else {
+			idle()
+		}
+	}
+	cancel(errNoProgress{timeout})
+}
+
+// progress says on a terminal every so often how many round trips or operations there
+// have been, until stop is called. Runs of less than a second say nothing.
+func progress(stderr io.Writer, what string, moves *atomic.Uint64) (stop func()) {
+	if !isTerminal(stderr) {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		showProgress(ctx, stderr, what, moves)
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
+func showProgress(ctx context.Context, w io.Writer, what string, moves *atomic.Uint64) {
+	const every = time.Second
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for seconds := 1; ; seconds++ {
+		select {
+		case <-ctx.Done():
+			if seconds > 1 {
+				fmt.Fprint(w, "\r\x1b[K") // the line is gone when the result comes
+			}
+			return
+		case <-ticker.C:
+			fmt.Fprintf(w, "\rpingpong: %s: %d in %v\x1b[K", what, moves.Load(), time.Duration(seconds)*every)
+		}
+	}
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/goverbs/goverbs/cq"
+)
+
+func TestWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var moves atomic.Uint64
+		ctx, stop := watched(t.Context(), time.Second, &moves, func() {})
+		defer stop()
+		for range 10 {
+			time.Sleep(900 * time.Millisecond)
+			moves.Add(1)
+		}
+		require.NoError(t, ctx.Err(), "something moves")
+		moved := time.Now()
+		<-ctx.Done()
+		assert.ErrorContains(t, context.Cause(ctx), "no progress for 1s")
+		assert.GreaterOrEqual(t, time.Since(moved), time.Second)
+		assert.LessOrEqual(t, time.Since(moved), 1250*time.Millisecond)
+	})
+}
+
+func TestWatchedWithoutTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var moves atomic.Uint64
+		ctx, stop := watched(t.Context(), 0, &moves, func() {})
+		time.Sleep(1000 * time.Hour)
+		assert.NoError(t, ctx.Err())
+		stop()
+		assert.ErrorIs(t, ctx.Err(), context.Canceled)
+	})
+}
+
+func TestWatchedEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		outer, cancel := context.WithCancelCause(t.Context())
+		var moves atomic.Uint64
+		ctx, stop := watched(outer, time.Hour, &moves, func() {})
+		defer stop()
+		cause := errors.New("Ctrl-C")
+		cancel(cause)
+		<-ctx.Done()
+		assert.ErrorIs(t, context.Cause(ctx), cause)
+	})
+}
+
+func TestHint(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{&cq.Error{Status: cq.StatusLocLenErr, Recv: true}, "; do both sides have the same --size?"},
+		{&cq.Error{Status: cq.StatusRemInvReqErr}, "; do both sides have the same --size?"},
+		{&cq.Error{Status: cq.StatusRetryExcErr}, "; do both sides have the same --type and --mtu?"},
+		{&cq.Error{Status: cq.StatusWRFlushErr, Recv: true}, ""},
+		{errors.New("other"), ""},
+	} {
+		err := withHint(c.err)
+		assert.ErrorIs(t, err, c.err)
+		assert.Equal(t, c.want, strings.TrimPrefix(err.Error(), c.err.Error()))
+	}
+}
+
+func TestWatchedTellsOfEachIdleLook(t *testing.T) {
+	for _, timeout := range []time.Duration{3 * time.Second, 0} {
+		synctest.Test(t, func(t *testing.T) {
+			var moves, idle atomic.Uint64
+			_, stop := watched(t.Context(), timeout, &moves, func() { idle.Add(1) })
+			defer stop()
+			time.Sleep(2*defaultLook + 1)
+			synctest.Wait()
+			assert.EqualValues(t, 2, idle.Load())
+			moves.Add(1)
+			time.Sleep(defaultLook)
+			synctest.Wait()
+			assert.EqualValues(t, 2, idle.Load())
+		})
+	}
+}
+
+func TestProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var moves atomic.Uint64
+		var out bytes.Buffer
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			showProgress(ctx, &out, "64 bytes", &moves)
+			close(ended)
+		}()
+		time.Sleep(time.Second - 1)
+		synctest.Wait()
+		assert.Empty(t, out.String(), "a short run")
+		moves.Store(7)
+		time.Sleep(time.Second)
+		cancel()
+		<-ended
+		assert.Equal(t, "\rpingpong: 64 bytes: 7 in 1s\x1b[K\r\x1b[K", out.String())
+	})
+}
+
+func TestNoProgressWithoutTerminal(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	require.NoError(t, err)
+	defer file.Close()
+	assert.False(t, isTerminal(file))
+	assert.False(t, isTerminal(&bytes.Buffer{}))
+	assert.True(t, isTerminal(terminal(t)))
+}
+
+// terminal returns one end of a new pseudoterminal.
+func terminal(t *testing.T) *os.File {
+	t.Helper()
+	f, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { f.Close() })
+	return f
+}
