@@ -64,20 +64,23 @@ func (l lab) play(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	server, serverOut, serverErr := command(append([]string{"-d", l.device, "-p", "0"}, args[:at]...)...)
 	ts.Check(server.Start())
-	ended := make(chan error, 1)
-	go func() { ended <- server.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		_ = server.Wait() // the states say how both ended
+		close(ended)
+	}()
 	var port []string
 	for port == nil {
 		select {
-		case err := <-ended:
-			ts.Fatalf("the server ended before it had a client: %v\n%s", err, serverErr)
+		case <-ended:
+			ts.Fatalf("the server ended before it had a client: %v\n%s", server.ProcessState, serverErr)
 		case <-time.After(5 * time.Millisecond):
 			port = regexp.MustCompile(`waiting for a client on port (\d+)`).FindStringSubmatch(serverErr.String())
 		}
 	}
 	client, clientOut, clientErr := command(append(append([]string{"-d", l.device, "-p", port[1]}, args[at+1:]...), l.addr)...)
-	_ = client.Run() // the states say how both ended
-	_ = <-ended
+	_ = client.Run()
+	<-ended
 	for name, text := range map[string]string{
 		"server.out": serverOut.String(), "server.err": fmt.Sprintf("%s%v\n", serverErr, server.ProcessState),
 		"client.out": clientOut.String(), "client.err": fmt.Sprintf("%s%v\n", clientErr, client.ProcessState),
