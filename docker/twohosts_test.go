@@ -106,6 +106,16 @@ func TestLoss(t *testing.T) {
 	}
 }
 
+// TestPingOverCM has our pingpong serve C's rping.
+func TestPingOverCM(t *testing.T) {
+	l := newTwoHosts(t)
+	server := l.programs("./cmd/pingpong") + "/pingpong"
+	out, errs, status := l.run(server, "--cm", "-e", "-c", "-n", "100", "--timeout", "20s", "--",
+		"rping", "-c", "-V", "-C", "100", "-a", "10.77.0.1")
+	assert.Zero(t, status, "%s%s", out, errs)
+	assert.Regexp(t, `(?m)^100 iters in `, of("server", out))
+}
+
 // TestTwoHostsOutput also has arguments that a shell would take apart. Its server does
 // not listen; so the client starts when it has ended.
 func TestTwoHostsOutput(t *testing.T) {

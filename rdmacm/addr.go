@@ -43,6 +43,8 @@ func whyNotBound(addr netip.AddrPort, err error) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Sprintf("the own address %v is another id's: see SetReuseAddr", addr)
+	case errors.Is(err, syscall.EADDRNOTAVAIL) && addr.Addr().IsUnspecified(): // so the kernel has it
+		return fmt.Sprintf("another id has port %d at this address or at a single one", addr.Port())
 	case errors.Is(err, syscall.ENODEV), errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Sprintf("%v is not an address of an RDMA device of this host", addr.Addr())
 	}

@@ -152,8 +152,8 @@ func (g *game) laneOf(wc *cq.WC) *lane {
 }
 
 // record notes how long an iteration took.
-func (g *game) record(took time.Duration) {
-	_ = g.times.RecordValue(min(max(int64(took), 1), maxLatency)) // cannot be out of range
+func record(times *hdrhistogram.Histogram, took time.Duration) {
+	_ = times.RecordValue(min(max(int64(took), 1), maxLatency)) // cannot be out of range
 }
 
 // early is how many messages of a lane come to this side unasked: where both begin, those
@@ -225,7 +225,7 @@ func (g *game) arrived(l *lane, wc *cq.WC) error {
 		return nil
 	}
 	if i := l.received - 1 + l.lost; i >= g.lag() {
-		g.record(g.clock() - l.sent[(l.base+i-g.lag())%uint64(len(l.sent))])
+		record(g.times, g.clock()-l.sent[(l.base+i-g.lag())%uint64(len(l.sent))])
 	}
 	l.owed++
 	return nil
@@ -262,7 +262,7 @@ func (s *session) place(i uint64, size uint32) []byte {
 // sentTo notes that a send and all before it are done.
 func (g *game) sentTo(l *lane, position uint64) error {
 	if !g.op.bounces() {
-		g.record(g.clock() - l.sent[position%uint64(len(l.sent))])
+		record(g.times, g.clock()-l.sent[position%uint64(len(l.sent))])
 		if err := g.checkAnswers(l.done, position+1); err != nil {
 			return err
 		}

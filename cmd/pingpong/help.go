@@ -49,6 +49,13 @@ Flags that C does not have, and that work with its programs:
       --timeout TIME    give up after so long without progress, 0 for never (3s); with uc
                         and ud a message without an answer is lost after a quarter of it.
                         A server that takes no part waits while its client is there
+      --cm              speak the protocol of rping, over the connection manager, instead:
+                        the server reads the client's data and writes it back. The port
+                        is 7174, and --size 23 to 65535: the client's (64), or the most
+                        that a server takes (65535). A server goes on until the client
+                        disconnects; -n has it fail where that is too early. With it go
+                        -p -s -n -e -c --timeout --json; --chk can be of one side
+  -v, --verbose         with --cm: print the data of each iteration
   -h, --help            print this text
 
 Flags for which both sides must be pingpong, and have the same:

@@ -1,8 +1,8 @@
 // Pingpong bounces messages between two programs over RDMA, or works on the peer's
 // memory, and times it. Either side may be C's ibv_rc_pingpong, ibv_uc_pingpong,
 // ibv_ud_pingpong or ibv_srq_pingpong: the options, the exchange of addresses over TCP
-// and the two lines with the result are the same. What it writes and says beyond them is
-// described in FORMATS.md.
+// and the two lines with the result are the same. With --cm either side may be C's
+// rping. What it writes and says beyond them is described in FORMATS.md.
 package main
 
 import (
@@ -49,6 +49,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case err != nil:
 	case opts.refused != nil:
 		err = opts.refused
+	case opts.cm:
+		err = pingCM(ctx, opts, rep, stdout, stderr)
 	default:
 		err = pingpong(ctx, opts, rep, stdout, stderr)
 	}
@@ -111,10 +113,15 @@ func pingpong(ctx context.Context, opts options, rep *report.Report, stdout, std
 		defer func() { c.close(err) }()
 	}
 	rep.Results, err = s.play(ctx, c, stderr)
+	return tell(ctx, &opts, rep, stdout, err)
+}
+
+// tell writes what was measured until an error, or without one.
+func tell(ctx context.Context, opts *options, rep *report.Report, stdout io.Writer, err error) error {
 	rep.Describe()
 	// A failure has no result, but for sizes before, and for what Ctrl-C or lost messages have cut short.
 	some := slices.ContainsFunc(rep.Results, func(one report.Result) bool { return one.Complete })
-	if !opts.json && (some || ctx.Err() != nil || s.isLossy()) {
+	if !opts.json && (some || ctx.Err() != nil || opts.isLossy()) {
 		err = errors.Join(err, rep.WriteText(stdout))
 	}
 	return err

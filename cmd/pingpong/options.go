@@ -41,6 +41,8 @@ type options struct {
 	check    bool
 	odp      bool
 	timeout  time.Duration // 0 for none
+	cm       bool
+	verbose  bool
 
 	inline    *uint32 // nil for what the device grants unasked
 	tclass    uint8
@@ -88,6 +90,24 @@ func defaults() options {
 }
 
 func (o *options) isClient() bool { return o.server != "" }
+
+// role and waits are as the report has them.
+func (o *options) role() string {
+	if o.isClient() {
+		return "client"
+	}
+	return "server"
+}
+
+func (o *options) waits() string {
+	switch {
+	case o.spin > 0:
+		return "mixed"
+	case o.events:
+		return "events"
+	}
+	return "polling"
+}
 
 // isOwn reports whether the peer must be a pingpong, with which more is agreed than addresses.
 func (o *options) isOwn() bool { return len(o.own) > 0 }
@@ -160,6 +180,8 @@ func (o *options) define(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.spin, "spin", 0, "")
 	flags.Func("tclass", "", number(&o.tclass, 0, 255))
 	flags.Func("flow-label", "", number(&o.flowLabel, 0, 1<<20-1))
+	flags.BoolVar(&o.cm, "cm", false, "")
+	flags.BoolVarP(&o.verbose, "verbose", "v", false, "")
 	flags.BoolVar(&o.json, "json", false, "")
 	flags.StringVar(&o.plot, "plot", "", "")
 	flags.DurationVar(&o.timeout, "timeout", o.timeout, "")
@@ -226,7 +248,10 @@ func (o *options) settle(flags *pflag.FlagSet) error {
 	if err := o.settleType(given); err != nil {
 		return err
 	}
-	return o.settleOp(given)
+	if err := o.settleOp(given); err != nil {
+		return err
+	}
+	return o.settleCM(flags)
 }
 
 func (o *options) settleType(given func(string) bool) error {

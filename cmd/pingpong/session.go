@@ -319,21 +319,11 @@ func (s *session) sendsInline(size uint32) bool {
 
 // setup describes the session for the report.
 func (s *session) setup() *report.Setup {
-	side, wait := "server", "polling"
-	if s.isClient() {
-		side = "client"
-	}
-	if s.events {
-		wait = "events"
-	}
-	if s.spin > 0 {
-		wait = "mixed"
-	}
 	return &report.Setup{
-		Side: side, Type: s.typ, Operation: string(s.op),
+		Side: s.role(), Type: s.typ, Operation: string(s.op),
 		Device: s.dev.Name(), Driver: driver(s.dev.Name()), Software: s.dev.Software(), Port: s.ibPort, MTU: s.mtu.Bytes(),
 		QueuePairs: int(s.numQP), Depth: int(s.depth), SignalEvery: int(s.signalEvery), RxDepth: s.rxDepth, Bidirectional: s.bidirectional,
-		Wait: wait, SpinUsec: usec(s.spin), Checked: s.check,
+		Wait: s.waits(), SpinUsec: usec(s.spin), Checked: s.check,
 		SL: s.sl, TrafficClass: s.tclass, FlowLabel: s.flowLabel,
 	}
 }

@@ -44,7 +44,7 @@ var mayImport = map[string][]string{
 
 	// The commands use the public packages as any other program does.
 	"cmd/pingpong": {
-		"ibv", "cq", "mr", "cmd/pingpong/internal/plot", "cmd/pingpong/internal/report",
+		"ibv", "cq", "mr", "rdmacm", "cmd/pingpong/internal/plot", "cmd/pingpong/internal/report",
 		"github.com/HdrHistogram/hdrhistogram-go", "github.com/spf13/pflag", "golang.org/x/term",
 	},
 	"cmd/pingpong/internal/plot": {

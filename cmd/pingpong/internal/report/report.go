@@ -25,7 +25,7 @@ type Report struct {
 type Setup struct {
 	Side          string  `json:"side"`      // client or server
 	Type          string  `json:"type"`      // rc, uc, ud or srq
-	Operation     string  `json:"operation"` // as --op has it
+	Operation     string  `json:"operation"` // as --op has it, or rping
 	Device        string  `json:"device"`
 	Driver        string  `json:"driver"` // empty if not known
 	Software      bool    `json:"software"`
@@ -137,7 +137,12 @@ func latency(h *hdrhistogram.Histogram) *Latency {
 func usec(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
 // OneSided reports whether the peer's program takes no part in the operation.
-func (s *Setup) OneSided() bool { return s.Operation != "send" && s.Operation != "write-imm" }
+func (s *Setup) OneSided() bool {
+	return s.Operation != "send" && s.Operation != "write-imm" && s.Operation != rping
+}
+
+// rping is the Operation of that protocol.
+const rping = "rping"
 
 // verb is the operation as verbs name it.
 func (s *Setup) verb() string {
@@ -159,6 +164,9 @@ func (s *Setup) boundary(what, inline string) (lines []string) {
 		if s.Bidirectional || s.Side == "client" {
 			lines = append(lines, s.completion())
 		}
+	} else if s.Operation == rping {
+		lines = append(lines, fmt.Sprintf("iterations of rping over RC: the server reads %s of the client and writes them back; two messages each way", what),
+			"latency is of iterations, as the client sees them")
 	} else {
 		lines = append(lines, fmt.Sprintf("round trips of %s each way by %s over %s", what, s.verb(), transport),
 			"latency is from the post of a message to the completion of its answer's receive, not halved")

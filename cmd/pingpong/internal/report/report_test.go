@@ -53,7 +53,8 @@ func TestText(t *testing.T) {
 		change func(*Setup)
 		counts []Count
 	}{
-		"rc": {func(*Setup) {}, []Count{counted(4096, 2)}},
+		"rc":    {func(*Setup) {}, []Count{counted(4096, 2)}},
+		"rping": {func(s *Setup) { s.Operation, s.RxDepth, s.Wait, s.Checked = "rping", 1, "events", true }, []Count{counted(64, 2)}},
 		"hardware": {func(s *Setup) { s.Device, s.Driver, s.Software, s.Checked = "mlx5_0", "mlx5_core", false, true }, func() []Count {
 			c := counted(64, 2)
 			c.Inline = true
