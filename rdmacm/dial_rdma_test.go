@@ -27,7 +27,12 @@ import (
 func listenAt(t testing.TB, cfg rdmacm.Config) *rdmacm.Listener {
 	t.Helper()
 	rdmatest.Watchdog(t, rdmatest.Limit())
-	l, err := rdmacm.Listen(netip.AddrPortFrom(rdmatest.Addr(t), 0).String(), cfg)
+	return listenTo(t, rdmatest.Addr(t), cfg)
+}
+
+func listenTo(t testing.TB, addr netip.Addr, cfg rdmacm.Config) *rdmacm.Listener {
+	t.Helper()
+	l, err := rdmacm.Listen(netip.AddrPortFrom(addr, 0).String(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	return l

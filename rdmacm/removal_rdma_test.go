@@ -63,6 +63,9 @@ func TestDeviceRemoval(t *testing.T) {
 		next(t, server.id, rdmacm.EventEstablished)
 		exchange(t, client, server)
 
+		conns := listenTo(t, addr, rdmacm.Config{})
+		a, b := pair(t, conns)
+
 		deleted := make(chan error, 1)
 		go func() { deleted <- exec.Command("rdma", "link", "delete", name).Run() }()
 		for _, id := range []*rdmacm.ID{l, client.id, server.id} {
@@ -74,6 +77,18 @@ func TestDeviceRemoval(t *testing.T) {
 		for _, s := range []*side{client, server} {
 			s.close(t)
 		}
+		for _, p := range []*peer{a, b} {
+			select {
+			case <-p.Done(): // or disconnected, if the other was faster
+				require.Error(t, p.Err())
+			case <-within(t).Done():
+				require.Fail(t, "a connection does not end with its device")
+			}
+			require.NoError(t, p.Close())
+		}
+		_, err = conns.Accept(within(t), nil)
+		require.ErrorIs(t, err, ibv.ErrNoDevice)
+		require.NoError(t, conns.Close())
 		select {
 		case err := <-deleted:
 			require.NoError(t, err)
