@@ -354,7 +354,8 @@ func TestDialEnds(t *testing.T) {
 	// The listener has the requests of all that got so far; each is gone by now.
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		conn, err := rdmacm.Dial(within(t), l.Addr().String(), rdmacm.Config{Param: &rdmacm.ConnParam{PrivateData: []byte("last")}}, nil)
+		// It has to wait until the others are through.
+		conn, err := rdmacm.Dial(t.Context(), l.Addr().String(), rdmacm.Config{Param: &rdmacm.ConnParam{PrivateData: []byte("last")}}, nil)
 		if assert.NoError(t, err) {
 			assert.NoError(t, conn.Close())
 		}
