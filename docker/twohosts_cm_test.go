@@ -61,19 +61,16 @@ func TestPeerHostDies(t *testing.T) {
 	}
 }
 
-// TestMulticastBetweenHosts has two hosts hear each other in a group.
+// TestMulticastBetweenHosts has two hosts hear each other in a group: those of newer kernels do
+// not within one host.
 func TestMulticastBetweenHosts(t *testing.T) {
-	for _, series := range []string{"6.1", "6.12"} {
-		t.Run(series, func(t *testing.T) {
-			l := newTwoHosts(t, "RXE_KERNEL="+series)
-			parley := l.programs("./internal/cmd/parley") + "/parley"
-			out, errs, status := l.run(parley, "-group", "239.1.2.3", "10.77.0.1", "--",
-				parley, "-group", "239.1.2.3", "-ask", "10.77.0.2")
-			require.Zero(t, status, "%s%s", out, errs)
-			assert.Contains(t, of("server", out), "the group asks: who is there?\n")
-			assert.Contains(t, of("client", out), "the group says: I am\n")
-		})
-	}
+	l := newTwoHosts(t, "RXE_KERNEL=6.12")
+	parley := l.programs("./internal/cmd/parley") + "/parley"
+	out, errs, status := l.run(parley, "-group", "239.1.2.3", "10.77.0.1", "--",
+		parley, "-group", "239.1.2.3", "-ask", "10.77.0.2")
+	require.Zero(t, status, "%s%s", out, errs)
+	assert.Contains(t, of("server", out), "the group asks: who is there?\n")
+	assert.Contains(t, of("client", out), "the group says: I am\n")
 }
 
 // closing is how long the closing of a connection took, in seconds.

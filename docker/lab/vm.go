@@ -93,7 +93,7 @@ func machine(c *config, via string) []string {
 		"-m", fmt.Sprint(c.memory), "-serial", "stdio", "-device", "virtio-serial-pci",
 		"-virtfs", share + "mount_tag=root,readonly=on,path=/",
 		"-virtfs", share + "mount_tag=build,path=" + strings.ReplaceAll(c.build(), ",", ",,"),
-		"-append", "console=ttyS0 quiet panic=-1 rdinit=" + guestInit,
+		"-append", "console=ttyS0 quiet panic=-1 tsc=reliable rdinit=" + guestInit,
 	}
 	cpus := "2"
 	if c.linked() || c.icount {
