@@ -268,12 +268,13 @@ func (s *connState) close() error {
 // hangUp disconnects and has nobody wait for events any more.
 func (s *connState) hangUp() {
 	s.hangingUp.Store(true)
-	if s.id.Disconnect() == nil {
-		answer := time.NewTimer(closePatience)
-		defer answer.Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
+	defer cancel()
+	// Before it is established the kernel would tell the peer nothing, and say that it has.
+	if (&Conn{s}).Established(ctx) == nil && s.id.Disconnect() == nil {
 		select {
 		case <-s.ended:
-		case <-answer.C:
+		case <-ctx.Done():
 		}
 	}
 	s.unwatch()

@@ -309,3 +309,22 @@ func transferForEver(t *testing.T, address string) {
 	}
 	require.NoError(t, busy.echo(ctx))
 }
+
+// A server that closes before the client has answered waits for that, since it cannot
+// disconnect before, and then has the client know at once.
+func TestCloseBeforeEstablished(t *testing.T) {
+	l := listenAt(t, rdmacm.Config{})
+	client := equip(t, resolved(t, channel(t), rdmacm.PortSpaceTCP, l.Addr()))
+	require.NoError(t, client.id.Connect(rdmacm.DefaultConnParam()))
+	server, err := accepted(within(t), l)
+	require.NoError(t, err)
+	closed := make(chan error, 1)
+	go func() { closed <- server.Close() }()
+	began := time.Now()
+	next(t, client.id, rdmacm.EventEstablished)
+	next(t, client.id, rdmacm.EventDisconnected)
+	require.NoError(t, client.id.Disconnect())
+	require.NoError(t, <-closed)
+	assert.Less(t, time.Since(began), 5*time.Second, "the patience of Close is for peers that do not answer")
+	require.ErrorIs(t, server.Err(), ibv.ErrClosed)
+}
