@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
 )
 
 // Listener waits for connections. Its methods may be called from several goroutines.
@@ -138,7 +139,14 @@ func (l *Listener) String() string { return l.id.String() }
 
 // Close ends the listening, and Accept with ibv.ErrClosed. Peers that nobody has accepted are
 // rejected; connections live on. Closing again returns nil.
-func (l *Listener) Close() error { return errors.Join(l.id.Close(), l.channel.Close()) }
+func (l *Listener) Close() error {
+	defer runtime.KeepAlive(l)
+	err := l.id.Close()
+	if err == nil { // an Accept may just have a request, which leaves the channel or is closed
+		err = closeError("rdma_destroy_event_channel", &l.channel.s.Node, l.channel.s.CloseUnused())
+	}
+	return err
+}
 
 // AcceptError says why a peer could not be accepted. The listener goes on.
 type AcceptError struct {
