@@ -50,16 +50,17 @@ func Dial(ctx context.Context, address string, cfg Config, setup func(*Conn) err
 	return nil, errors.Join(errs...)
 }
 
-func dial(ctx context.Context, to netip.AddrPort, cfg *Config, setup func(*Conn) error) (*Conn, error) {
+func dial(ctx context.Context, to netip.AddrPort, cfg *Config, setup func(*Conn) error) (c *Conn, err error) {
 	s, err := newConnState()
 	if err != nil {
 		return nil, err
 	}
-	c, err := s.dial(ctx, to, cfg, setup)
-	if err != nil {
-		return nil, errors.Join(err, s.close())
-	}
-	return c, nil
+	defer func() {
+		if c == nil { // also where setup panics
+			err = s.giveUp(err)
+		}
+	}()
+	return s.dial(ctx, to, cfg, setup)
 }
 
 func (s *connState) dial(ctx context.Context, to netip.AddrPort, cfg *Config, setup func(*Conn) error) (*Conn, error) {

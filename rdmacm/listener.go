@@ -96,23 +96,25 @@ func (l *Listener) Accept(ctx context.Context, setup func(*Conn) error) (*Conn, 
 }
 
 // accept accepts a connect request, or rejects it.
-func accept(e *Event, cfg *Config, setup func(*Conn) error) (*Conn, error) {
+func accept(e *Event, cfg *Config, setup func(*Conn) error) (c *Conn, err error) {
 	s, err := newConnState()
 	if err != nil {
 		return nil, errors.Join(err, e.ID.Close())
 	}
 	s.id, s.peer = e.ID, e.Conn
 	s.peer.PrivateData = e.PrivateData
-	c, err := s.accept(cfg, setup)
-	if err == nil {
-		return c, nil
-	}
+	defer func() {
+		if c == nil { // also where setup panics
+			err = s.giveUp(err)
+		}
+	}()
+	c, err = s.accept(cfg, setup)
 	if why := new(RejectError); errors.As(err, &why) {
 		if rejected := s.id.Reject(why.PrivateData); rejected != nil {
 			err = rejected
 		}
 	}
-	return nil, errors.Join(err, s.close())
+	return c, err
 }
 
 func (s *connState) accept(cfg *Config, setup func(*Conn) error) (*Conn, error) {
