@@ -11,7 +11,8 @@ import (
 // Config says what connections are made of. The zero value will do to begin with.
 type Config struct {
 	// Cap is the capacity of the queue pair. The zero value stands for 64 sends and 64
-	// receives, each with one SGE, and 64 inline bytes.
+	// receives, each with one SGE, and 64 inline bytes; with a shared receive queue there are
+	// no receives but those.
 	Cap ibv.QPCap
 	// SignalAll gives every send a completion. Without it those have one that ask for it.
 	SignalAll bool
@@ -38,6 +39,9 @@ func (c *Config) qp() ibv.QPInitAttr {
 	init := ibv.QPInitAttr{Type: ibv.QPTypeRC, Cap: c.Cap, SignalAll: c.SignalAll}
 	if init.Cap == (ibv.QPCap{}) {
 		init.Cap = ibv.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: 64}
+		if c.Queues.SRQ != nil {
+			init.Cap.MaxRecvWR, init.Cap.MaxRecvSGE = 0, 0
+		}
 	}
 	return init
 }

@@ -170,8 +170,7 @@ func TestConnectionsShareQueues(t *testing.T) {
 		_, err := srq.PostRecv([]ibv.RecvWR{ibv.Recv(uint64(i), region.SGE(i*room, room))})
 		require.NoError(t, err)
 	}
-	l := listenAt(t, rdmacm.Config{PD: pd, Queues: ibv.QPQueues{Send: q, Recv: q, SRQ: srq},
-		Cap: ibv.QPCap{MaxSendWR: 4, MaxSendSGE: 1}})
+	l := listenAt(t, rdmacm.Config{PD: pd, Queues: ibv.QPQueues{Send: q, Recv: q, SRQ: srq}})
 	for i := range n {
 		var client *peer
 		var other errgroup.Group
