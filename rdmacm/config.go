@@ -60,6 +60,14 @@ func (c *Config) control(id *ID) error {
 	return c.Control(id)
 }
 
+// lookup returns the addresses of a host, each with its zone, which LookupNetIP loses.
+func lookup(ctx context.Context, network, host string) ([]netip.Addr, error) {
+	if ip, err := netip.ParseAddr(host); err == nil && ip.Zone() != "" {
+		return []netip.Addr{ip}, nil
+	}
+	return net.DefaultResolver.LookupNetIP(ctx, network, host)
+}
+
 // resolve turns "host:port" into addresses, in the resolver's order. Without a host they are
 // those of any, :: and 0.0.0.0.
 func resolve(ctx context.Context, address string) ([]netip.AddrPort, error) {
@@ -73,7 +81,7 @@ func resolve(ctx context.Context, address string) ([]netip.AddrPort, error) {
 	}
 	ips := []netip.Addr{netip.IPv6Unspecified(), netip.IPv4Unspecified()}
 	if host != "" {
-		if ips, err = net.DefaultResolver.LookupNetIP(ctx, "ip", host); err != nil {
+		if ips, err = lookup(ctx, "ip", host); err != nil {
 			return nil, err
 		}
 	}

@@ -156,6 +156,24 @@ func TestDialIPv6(t *testing.T) {
 	}
 }
 
+// The zone of a link-local address is not lost on the way.
+func TestDialLinkLocal(t *testing.T) {
+	rdmatest.Watchdog(t, rdmatest.Limit())
+	addr := netip.AddrPortFrom(linkLocal(t), 0)
+	l, err := rdmacm.Listen(addr.String(), rdmacm.Config{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Close()) }()
+	assert.Equal(t, addr.Addr(), l.Addr().Addr())
+	client, _ := pair(t, l)
+	assert.Equal(t, l.Addr(), client.RemoteAddr())
+
+	found, err := rdmacm.GetAddrInfo(within(t), addr.Addr().String(), "0", rdmacm.AddrInfo{Passive: true})
+	require.NoError(t, err)
+	assert.Equal(t, addr, found[0].Src)
+	_, err = rdmacm.Dial(within(t), "[fe80::1%nonesuch]:7471", rdmacm.Config{}, nil)
+	require.ErrorContains(t, err, "no network interface")
+}
+
 // Several connections use one protection domain, completion queue and shared receive queue,
 // of a device that the program has opened.
 func TestConnectionsShareQueues(t *testing.T) {
