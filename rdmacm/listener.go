@@ -19,9 +19,9 @@ type Listener struct {
 // of this host on an RDMA device, of IPv6 and IPv4. With port 0 the kernel chooses one, which
 // Addr tells. cfg says what the connections are made of.
 //
-// It fails with EADDRINUSE if somebody listens there, or without a host with EADDRNOTAVAIL;
-// with EADDRNOTAVAIL if the host does not have the address, and with ibv.ErrNoDevice if the
-// address is not on an RDMA device.
+// It fails with EADDRINUSE if somebody listens there, or with EADDRNOTAVAIL if one of the two
+// listens without a host; with EADDRNOTAVAIL too if the host does not have the address, and with
+// ibv.ErrNoDevice if the address is not on an RDMA device.
 func Listen(address string, cfg Config) (*Listener, error) {
 	param := cfg.param()
 	cfg.Param = &param // whatever becomes of the program's
