@@ -34,7 +34,8 @@ const closePatience = 6 * time.Second
 // in flight fail in the end with cq.StatusRetryExcErr, and a side that only receives needs a
 // deadline of its own.
 //
-// Close it when done. One that is dropped is closed as every dropped object is, and reported.
+// Close it when done. One that is dropped is closed as every dropped object is, and reported: hold
+// on to it as long as the connection is in use, since its queue pair does not.
 type Conn struct{ s *connState }
 
 // connState is what the goroutine has. It does not hold the Conn: when that is dropped the

@@ -22,7 +22,8 @@ const resolvePatience = 5 * time.Second
 //
 // setup, if not nil, is called with the queue pair in INIT, before the peer can send: it
 // registers memory and posts receives, which must not come later. Its error ends Dial, which
-// returns it.
+// returns it. For a host name with several addresses it may be called more than once, each time
+// with another Conn; of one that has failed Err says why.
 //
 // Dial fails with a *RejectError if the peer has rejected the connection; with an error that
 // matches ECONNREFUSED if nobody listens there, too; EHOSTUNREACH or ENETUNREACH if there is

@@ -181,6 +181,7 @@ func TestDialParameters(t *testing.T) {
 	param.PrivateData = []byte("from the server")
 	param.MinRNRTimer = 10 * time.Millisecond
 	l := listenAt(t, rdmacm.Config{Param: &param})
+	clear(param.PrivateData) // the listener has its own
 	param.PrivateData, param.MinRNRTimer = []byte("from the client"), 0
 	param.ResponderResources, param.InitiatorDepth = 4, 2 // rdma_rxe rounds up to powers of two
 	param.RetryCount, param.RNRRetryCount = 4, 5

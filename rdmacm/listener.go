@@ -1,6 +1,7 @@
 package rdmacm
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,8 +24,9 @@ type Listener struct {
 // listens without a host; with EADDRNOTAVAIL too if the host does not have the address, and with
 // ibv.ErrNoDevice if the address is not on an RDMA device.
 func Listen(address string, cfg Config) (*Listener, error) {
-	param := cfg.param()
-	cfg.Param = &param // whatever becomes of the program's
+	param := cfg.param() // whatever becomes of the program's
+	param.PrivateData = bytes.Clone(param.PrivateData)
+	cfg.Param = &param
 	targets, err := resolve(context.Background(), address)
 	if err != nil {
 		return nil, err
