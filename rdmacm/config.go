@@ -14,7 +14,8 @@ type Config struct {
 	// receives, each with one SGE, and 64 inline bytes; with a shared receive queue there are
 	// no receives but those.
 	Cap ibv.QPCap
-	// SignalAll gives every send a completion. Without it those have one that ask for it.
+	// SignalAll gives every send a completion. Without it those have one that ask for it, as at
+	// least one in MaxSendWR has to: until it completes those before it keep their places.
 	SignalAll bool
 	// PD is the protection domain, of the device that leads to the peer. Without one the
 	// connection has its own, and closes it with all that was made from it: memory too.
