@@ -18,8 +18,9 @@ import (
 // address of an RDMA device the id is bound to that device; one that is not set, 0.0.0.0 or
 // ::, stands for all. Port 0 has the kernel choose one, which LocalAddr tells.
 //
-// An address and port in use are EADDRINUSE; an address that this host does not have, or that is
-// not on an RDMA device, is ENODEV.
+// An address and port in use are EADDRINUSE, or EADDRNOTAVAIL where one of the two ids is at all
+// addresses; an address that this host does not have is EADDRNOTAVAIL or ENODEV, and one that is
+// not on an RDMA device ENODEV.
 //
 // Implements: rdma_bind_addr
 func (id *ID) BindAddr(addr netip.AddrPort) error {
@@ -45,8 +46,12 @@ func whyNotBound(addr netip.AddrPort, err error) string {
 		return fmt.Sprintf("the own address %v is another id's: see SetReuseAddr", addr)
 	case errors.Is(err, syscall.EADDRNOTAVAIL) && addr.Addr().IsUnspecified(): // so the kernel has it
 		return fmt.Sprintf("another id has port %d at this address or at a single one", addr.Port())
+	case errors.Is(err, syscall.EADDRNOTAVAIL) && addr.Port() != 0: // the kernel has it for both
+		return fmt.Sprintf("%v is not an address of an RDMA device of this host, or an id at all addresses has port %d", addr.Addr(), addr.Port())
 	case errors.Is(err, syscall.ENODEV), errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Sprintf("%v is not an address of an RDMA device of this host", addr.Addr())
+	case errors.Is(err, syscall.EINVAL) && addr.Addr().Is6() && addr.Addr().IsLinkLocalUnicast() && addr.Addr().Zone() == "":
+		return fmt.Sprintf("%v is a link-local address, and needs its zone", addr.Addr())
 	}
 	return ""
 }
@@ -71,8 +76,11 @@ func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 			}
 		}
 		to, err := toCM(dst)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
+		case from.IP.IsValid() && from.IP.Is4() != to.IP.Is4():
+			return invalid("%v is not reached from %v: one is of IPv4, the other of IPv6", to.IP, from.IP)
 		}
 		id.s.Rename(fmt.Sprintf("%d to %v", id.s.number, dst))
 		if err := ccm.ResolveAddr(h, from, to, ms); err != nil {

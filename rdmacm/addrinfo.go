@@ -57,7 +57,7 @@ func GetAddrInfo(ctx context.Context, node, service string, hints AddrInfo) ([]A
 	}
 	raw := ccm.AddrInfo{Flags: ccm.RAINumericHost, QPType: int32(hints.QPType), PortSpace: int32(hints.PortSpace)}
 	if node != "" {
-		addr, err := lookup(ctx, node, hints.Src.Addr())
+		addr, err := lookupOne(ctx, node, hints.Src.Addr())
 		if err != nil {
 			return fail(err, "")
 		}
@@ -96,15 +96,15 @@ func GetAddrInfo(ctx context.Context, node, service string, hints AddrInfo) ([]A
 	return infos, nil
 }
 
-// lookup returns an address of the host, of the family of src if that is set.
-func lookup(ctx context.Context, node string, src netip.Addr) (netip.Addr, error) {
+// lookupOne returns an address of the host, of the family of src if that is set.
+func lookupOne(ctx context.Context, node string, src netip.Addr) (netip.Addr, error) {
 	network := "ip"
 	if src.IsValid() {
 		if network = "ip6"; src.Unmap().Is4() {
 			network = "ip4"
 		}
 	}
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, network, node)
+	addrs, err := lookup(ctx, network, node)
 	if err != nil {
 		return netip.Addr{}, err
 	}

@@ -11,9 +11,11 @@ import (
 // Config says what connections are made of. The zero value will do to begin with.
 type Config struct {
 	// Cap is the capacity of the queue pair. The zero value stands for 64 sends and 64
-	// receives, each with one SGE, and 64 inline bytes.
+	// receives, each with one SGE, and 64 inline bytes; with a shared receive queue there are
+	// no receives but those.
 	Cap ibv.QPCap
-	// SignalAll gives every send a completion. Without it those have one that ask for it.
+	// SignalAll gives every send a completion. Without it those have one that ask for it, as at
+	// least one in MaxSendWR has to: until it completes those before it keep their places.
 	SignalAll bool
 	// PD is the protection domain, of the device that leads to the peer. Without one the
 	// connection has its own, and closes it with all that was made from it: memory too.
@@ -38,6 +40,9 @@ func (c *Config) qp() ibv.QPInitAttr {
 	init := ibv.QPInitAttr{Type: ibv.QPTypeRC, Cap: c.Cap, SignalAll: c.SignalAll}
 	if init.Cap == (ibv.QPCap{}) {
 		init.Cap = ibv.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: 64}
+		if c.Queues.SRQ != nil {
+			init.Cap.MaxRecvWR, init.Cap.MaxRecvSGE = 0, 0
+		}
 	}
 	return init
 }
@@ -56,6 +61,14 @@ func (c *Config) control(id *ID) error {
 	return c.Control(id)
 }
 
+// lookup returns the addresses of a host, each with its zone, which LookupNetIP loses.
+func lookup(ctx context.Context, network, host string) ([]netip.Addr, error) {
+	if ip, err := netip.ParseAddr(host); err == nil && ip.Zone() != "" {
+		return []netip.Addr{ip}, nil
+	}
+	return net.DefaultResolver.LookupNetIP(ctx, network, host)
+}
+
 // resolve turns "host:port" into addresses, in the resolver's order. Without a host they are
 // those of any, :: and 0.0.0.0.
 func resolve(ctx context.Context, address string) ([]netip.AddrPort, error) {
@@ -69,7 +82,7 @@ func resolve(ctx context.Context, address string) ([]netip.AddrPort, error) {
 	}
 	ips := []netip.Addr{netip.IPv6Unspecified(), netip.IPv4Unspecified()}
 	if host != "" {
-		if ips, err = net.DefaultResolver.LookupNetIP(ctx, "ip", host); err != nil {
+		if ips, err = lookup(ctx, "ip", host); err != nil {
 			return nil, err
 		}
 	}

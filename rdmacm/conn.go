@@ -1,6 +1,7 @@
 package rdmacm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -33,7 +34,8 @@ const closePatience = 6 * time.Second
 // in flight fail in the end with cq.StatusRetryExcErr, and a side that only receives needs a
 // deadline of its own.
 //
-// Close it when done. One that is dropped is closed as every dropped object is, and reported.
+// Close it when done. One that is dropped is closed as every dropped object is, and reported: hold
+// on to it as long as the connection is in use, since its queue pair does not.
 type Conn struct{ s *connState }
 
 // connState is what the goroutine has. It does not hold the Conn: when that is dropped the
@@ -52,10 +54,11 @@ type connState struct {
 	unwatch     context.CancelFunc
 	watched     sync.WaitGroup
 	hangingUp   atomic.Bool
+	over        sync.Once
 	ended       chan struct{} // closed when err is set
 	err         error
 
-	closing sync.Mutex
+	closing sync.Mutex // also covers unwatch
 }
 
 func newConnState() (*connState, error) {
@@ -123,9 +126,12 @@ func (s *connState) createCQ(entries int) (err error) {
 	return err
 }
 
-// watch begins to wait for the end of the connection.
+// watch begins to wait for the end of the connection. What setup has left running may have
+// closed it already, or be about to.
 func (c *Conn) watch() {
 	s := c.s
+	s.closing.Lock()
+	defer s.closing.Unlock()
 	ctx, cancel := context.WithCancel(context.Background())
 	s.unwatch = cancel
 	s.watched.Go(func() { s.end(s.untilEnd(ctx)) })
@@ -157,11 +163,25 @@ func (s *connState) establish() {
 
 // end is told why before the work requests are flushed, so that who sees one flushed can ask.
 func (s *connState) end(why error) {
-	if s.err = why; s.hangingUp.Load() {
-		s.err = ibv.ErrClosed
+	if s.hangingUp.Load() {
+		why = ibv.ErrClosed
 	}
-	close(s.ended)
+	s.finish(why)
 	_ = s.id.Disconnect() // it answers the peer; what has failed altogether cannot
+}
+
+// finish has Err say why, unless it says so already.
+func (s *connState) finish(why error) {
+	s.over.Do(func() {
+		s.err = why
+		close(s.ended)
+	})
+}
+
+// giveUp closes what has not become a connection. Where setup did not return there is no why.
+func (s *connState) giveUp(why error) error {
+	s.finish(cmp.Or(why, error(ibv.ErrClosed)))
+	return errors.Join(why, s.close())
 }
 
 // Established waits until the peer knows that it is connected: a connection that Dial has
@@ -191,7 +211,7 @@ func (c *Conn) Done() <-chan struct{} { return c.s.ended }
 
 // Err returns nil while the connection lasts, and then why it has ended: an error that matches
 // ErrDisconnected if the peer has ended it, ibv.ErrClosed if Close has, ibv.ErrNoDevice if the
-// device was removed; and if it never was established, what Dial would say.
+// device was removed; and if it never was established, what Dial says or would say.
 func (c *Conn) Err() error {
 	select {
 	case <-c.s.ended:
@@ -247,6 +267,7 @@ func (s *connState) close() error {
 	if s.unwatch != nil {
 		s.hangUp()
 	}
+	s.finish(ibv.ErrClosed)
 	var errs []error
 	try := func(close func() error) { errs = append(errs, close()) }
 	if s.ownPD {
@@ -268,12 +289,13 @@ func (s *connState) close() error {
 // hangUp disconnects and has nobody wait for events any more.
 func (s *connState) hangUp() {
 	s.hangingUp.Store(true)
-	if s.id.Disconnect() == nil {
-		answer := time.NewTimer(closePatience)
-		defer answer.Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
+	defer cancel()
+	// Before it is established the kernel would tell the peer nothing, and say that it has.
+	if (&Conn{s}).Established(ctx) == nil && s.id.Disconnect() == nil {
 		select {
 		case <-s.ended:
-		case <-answer.C:
+		case <-ctx.Done():
 		}
 	}
 	s.unwatch()

@@ -156,6 +156,24 @@ func TestDialIPv6(t *testing.T) {
 	}
 }
 
+// The zone of a link-local address is not lost on the way.
+func TestDialLinkLocal(t *testing.T) {
+	rdmatest.Watchdog(t, rdmatest.Limit())
+	addr := netip.AddrPortFrom(linkLocal(t), 0)
+	l, err := rdmacm.Listen(addr.String(), rdmacm.Config{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Close()) }()
+	assert.Equal(t, addr.Addr(), l.Addr().Addr())
+	client, _ := pair(t, l)
+	assert.Equal(t, l.Addr(), client.RemoteAddr())
+
+	found, err := rdmacm.GetAddrInfo(within(t), addr.Addr().String(), "0", rdmacm.AddrInfo{Passive: true})
+	require.NoError(t, err)
+	assert.Equal(t, addr, found[0].Src)
+	_, err = rdmacm.Dial(within(t), "[fe80::1%nonesuch]:7471", rdmacm.Config{}, nil)
+	require.ErrorContains(t, err, "no network interface")
+}
+
 // Several connections use one protection domain, completion queue and shared receive queue,
 // of a device that the program has opened.
 func TestConnectionsShareQueues(t *testing.T) {
@@ -170,8 +188,7 @@ func TestConnectionsShareQueues(t *testing.T) {
 		_, err := srq.PostRecv([]ibv.RecvWR{ibv.Recv(uint64(i), region.SGE(i*room, room))})
 		require.NoError(t, err)
 	}
-	l := listenAt(t, rdmacm.Config{PD: pd, Queues: ibv.QPQueues{Send: q, Recv: q, SRQ: srq},
-		Cap: ibv.QPCap{MaxSendWR: 4, MaxSendSGE: 1}})
+	l := listenAt(t, rdmacm.Config{PD: pd, Queues: ibv.QPQueues{Send: q, Recv: q, SRQ: srq}})
 	for i := range n {
 		var client *peer
 		var other errgroup.Group
@@ -308,4 +325,23 @@ func transferForEver(t *testing.T, address string) {
 		require.NoError(t, err)
 	}
 	require.NoError(t, busy.echo(ctx))
+}
+
+// A server that closes before the client has answered waits for that, since it cannot
+// disconnect before, and then has the client know at once.
+func TestCloseBeforeEstablished(t *testing.T) {
+	l := listenAt(t, rdmacm.Config{})
+	client := equip(t, resolved(t, channel(t), rdmacm.PortSpaceTCP, l.Addr()))
+	require.NoError(t, client.id.Connect(rdmacm.DefaultConnParam()))
+	server, err := accepted(within(t), l)
+	require.NoError(t, err)
+	closed := make(chan error, 1)
+	go func() { closed <- server.Close() }()
+	began := time.Now()
+	next(t, client.id, rdmacm.EventEstablished)
+	next(t, client.id, rdmacm.EventDisconnected)
+	require.NoError(t, client.id.Disconnect())
+	require.NoError(t, <-closed)
+	assert.Less(t, time.Since(began), 5*time.Second, "the patience of Close is for peers that do not answer")
+	require.ErrorIs(t, server.Err(), ibv.ErrClosed)
 }

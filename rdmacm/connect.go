@@ -257,7 +257,8 @@ func (id *ID) Notify(event ibv.EventType) error {
 // posted there is flushed; one of the program's own it leaves to it. The peer finds
 // DISCONNECTED and calls Disconnect, or Close, too: until then its queue pair is as it was.
 // When it has, or does not answer for long, this side finds DISCONNECTED. An id that is not
-// connected fails with EINVAL.
+// connected fails with EINVAL; but after Accept and before ESTABLISHED Disconnect succeeds, and
+// the peer is told nothing: Close tells it.
 //
 // Implements: rdma_disconnect
 func (id *ID) Disconnect() error {

@@ -22,7 +22,8 @@ const resolvePatience = 5 * time.Second
 //
 // setup, if not nil, is called with the queue pair in INIT, before the peer can send: it
 // registers memory and posts receives, which must not come later. Its error ends Dial, which
-// returns it.
+// returns it. For a host name with several addresses it may be called more than once, each time
+// with another Conn; of one that has failed Err says why.
 //
 // Dial fails with a *RejectError if the peer has rejected the connection; with an error that
 // matches ECONNREFUSED if nobody listens there, too; EHOSTUNREACH or ENETUNREACH if there is
@@ -50,16 +51,17 @@ func Dial(ctx context.Context, address string, cfg Config, setup func(*Conn) err
 	return nil, errors.Join(errs...)
 }
 
-func dial(ctx context.Context, to netip.AddrPort, cfg *Config, setup func(*Conn) error) (*Conn, error) {
+func dial(ctx context.Context, to netip.AddrPort, cfg *Config, setup func(*Conn) error) (c *Conn, err error) {
 	s, err := newConnState()
 	if err != nil {
 		return nil, err
 	}
-	c, err := s.dial(ctx, to, cfg, setup)
-	if err != nil {
-		return nil, errors.Join(err, s.close())
-	}
-	return c, nil
+	defer func() {
+		if c == nil { // also where setup panics
+			err = s.giveUp(err)
+		}
+	}()
+	return s.dial(ctx, to, cfg, setup)
 }
 
 func (s *connState) dial(ctx context.Context, to netip.AddrPort, cfg *Config, setup func(*Conn) error) (*Conn, error) {

@@ -186,6 +186,7 @@ func TestDialParameters(t *testing.T) {
 	param.PrivateData = []byte("from the server")
 	param.MinRNRTimer = 10 * time.Millisecond
 	l := listenAt(t, rdmacm.Config{Param: &param})
+	clear(param.PrivateData) // the listener has its own
 	param.PrivateData, param.MinRNRTimer = []byte("from the client"), 0
 	param.ResponderResources, param.InitiatorDepth = 4, 2 // rdma_rxe rounds up to powers of two
 	param.RetryCount, param.RNRRetryCount = 4, 5
@@ -306,6 +307,53 @@ func TestDialSetupFails(t *testing.T) {
 	})
 	require.Nil(t, conn)
 	require.ErrorIs(t, err, mine)
+}
+
+// What setup leaves running learns that there is no connection, and why; and where setup does
+// not return nothing is left behind either.
+func TestSetupKeepsTheConnection(t *testing.T) {
+	l := listenAt(t, rdmacm.Config{})
+	mine := errors.New("my own error")
+	var kept *rdmacm.Conn
+	keep := func(c *rdmacm.Conn) error { kept = c; return mine }
+	over := func(is error) {
+		t.Helper()
+		select {
+		case <-kept.Done():
+		default:
+			t.Error("it is not done")
+		}
+		require.ErrorIs(t, kept.Err(), is)
+		require.ErrorIs(t, kept.Established(within(t)), is)
+		require.NoError(t, kept.Close())
+		require.ErrorIs(t, kept.Err(), is)
+	}
+	dial := func(setup func(c *rdmacm.Conn) error) {
+		_, err := rdmacm.Dial(within(t), l.Addr().String(), rdmacm.Config{}, setup)
+		require.Error(t, err)
+	}
+	dial(keep)
+	over(mine)
+	dial(func(c *rdmacm.Conn) error { kept = c; return c.Close() })
+	over(ibv.ErrClosed)
+	panics := func(c *rdmacm.Conn) error { kept = c; panic(mine) }
+	require.Panics(t, func() { dial(panics) })
+	over(ibv.ErrClosed)
+
+	rejected := make(chan error)
+	for setup, is := range map[*func(*rdmacm.Conn) error]error{&keep: mine, &panics: ibv.ErrClosed} {
+		go func() {
+			_, err := rdmacm.Dial(within(t), l.Addr().String(), rdmacm.Config{}, nil)
+			rejected <- err
+		}()
+		func() {
+			defer func() { _ = recover() }()
+			_, err := l.Accept(within(t), *setup)
+			require.Error(t, err)
+		}()
+		require.ErrorIs(t, <-rejected, syscall.ECONNREFUSED)
+		over(is)
+	}
 }
 
 // TestDialEnds has the context end at each stage, and at any time between.

@@ -85,10 +85,10 @@
 //
 // All methods of all types may be called from several goroutines. A Conn has one goroutine of
 // the library's own, which reads the events of its channel: nobody else should. Nothing else
-// here has any. Calls that change an id take their turns. Each event goes to one goroutine: one that waits in GetEvent of its
-// id, else one that waits in GetEvent of the channel, else whoever asks next. An event's work
-// on the id's queue pair is done in that GetEvent, so that a connection makes no progress
-// while nobody asks for its events. Who reads an id's events one by one reads none of its
+// here has any. Calls that change an id take their turns. Each event goes to one goroutine: one
+// that waits in GetEvent of its id, else one that waits in GetEvent of the channel, else whoever
+// asks next. An event's work on the id's queue pair is done in that GetEvent, so that a connection
+// makes no progress while nobody asks for its events. Who reads an id's events one by one reads none of its
 // channel beside, which could take one before the id's wait begins. Waiting holds no thread, ends with its context, and with
 // Close of the id or channel; a wait that ends loses no event. Closing an id waits for calls on
 // it, and for no event.

@@ -1,10 +1,12 @@
 package rdmacm
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
 )
 
 // Listener waits for connections. Its methods may be called from several goroutines.
@@ -18,12 +20,13 @@ type Listener struct {
 // of this host on an RDMA device, of IPv6 and IPv4. With port 0 the kernel chooses one, which
 // Addr tells. cfg says what the connections are made of.
 //
-// It fails with EADDRINUSE if somebody listens there, or without a host with EADDRNOTAVAIL;
-// with EADDRNOTAVAIL if the host does not have the address, and with ibv.ErrNoDevice if the
-// address is not on an RDMA device.
+// It fails with EADDRINUSE if somebody listens there, or with EADDRNOTAVAIL if one of the two
+// listens without a host; with EADDRNOTAVAIL too if the host does not have the address, and with
+// ibv.ErrNoDevice if the address is not on an RDMA device.
 func Listen(address string, cfg Config) (*Listener, error) {
-	param := cfg.param()
-	cfg.Param = &param // whatever becomes of the program's
+	param := cfg.param() // whatever becomes of the program's
+	param.PrivateData = bytes.Clone(param.PrivateData)
+	cfg.Param = &param
 	targets, err := resolve(context.Background(), address)
 	if err != nil {
 		return nil, err
@@ -95,23 +98,25 @@ func (l *Listener) Accept(ctx context.Context, setup func(*Conn) error) (*Conn, 
 }
 
 // accept accepts a connect request, or rejects it.
-func accept(e *Event, cfg *Config, setup func(*Conn) error) (*Conn, error) {
+func accept(e *Event, cfg *Config, setup func(*Conn) error) (c *Conn, err error) {
 	s, err := newConnState()
 	if err != nil {
 		return nil, errors.Join(err, e.ID.Close())
 	}
 	s.id, s.peer = e.ID, e.Conn
 	s.peer.PrivateData = e.PrivateData
-	c, err := s.accept(cfg, setup)
-	if err == nil {
-		return c, nil
-	}
+	defer func() {
+		if c == nil { // also where setup panics
+			err = s.giveUp(err)
+		}
+	}()
+	c, err = s.accept(cfg, setup)
 	if why := new(RejectError); errors.As(err, &why) {
 		if rejected := s.id.Reject(why.PrivateData); rejected != nil {
 			err = rejected
 		}
 	}
-	return nil, errors.Join(err, s.close())
+	return c, err
 }
 
 func (s *connState) accept(cfg *Config, setup func(*Conn) error) (*Conn, error) {
@@ -138,7 +143,14 @@ func (l *Listener) String() string { return l.id.String() }
 
 // Close ends the listening, and Accept with ibv.ErrClosed. Peers that nobody has accepted are
 // rejected; connections live on. Closing again returns nil.
-func (l *Listener) Close() error { return errors.Join(l.id.Close(), l.channel.Close()) }
+func (l *Listener) Close() error {
+	defer runtime.KeepAlive(l)
+	err := l.id.Close()
+	if err == nil { // an Accept may just have a request, which leaves the channel or is closed
+		err = closeError("rdma_destroy_event_channel", &l.channel.s.Node, l.channel.s.CloseUnused())
+	}
+	return err
+}
 
 // AcceptError says why a peer could not be accepted. The listener goes on.
 type AcceptError struct {

@@ -55,6 +55,13 @@ func TestReuseAddr(t *testing.T) {
 	assert.ErrorContains(t, err, "see SetReuseAddr")
 	require.NoError(t, ids[2].SetReuseAddr(true))
 	require.NoError(t, ids[2].BindAddr(ids[0].LocalAddr()))
+
+	all, err := c.CreateID(rdmacm.PortSpaceTCP)
+	require.NoError(t, err)
+	require.NoError(t, all.BindAddr(netip.MustParseAddrPort("0.0.0.0:0")))
+	err = ids[1].BindAddr(netip.AddrPortFrom(rdmatest.Addr(t), all.LocalAddr().Port()))
+	require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
+	assert.ErrorContains(t, err, "or an id at all addresses has port")
 }
 
 // An id at :: listens to IPv4 too, but for one that was told not to.

@@ -92,7 +92,10 @@ func join(id *rdmacm.ID, pd *ibv.PD, group netip.Addr) (m *member, err error) {
 	limit, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	e, err := id.GetEvent(limit)
-	if err = cmp.Or(err, e.Err()); err != nil {
+	if err == nil {
+		err = e.Err()
+	}
+	if err != nil {
 		return nil, err
 	}
 	if m.ah, err = pd.CreateAH(e.UD.AH); err != nil {
