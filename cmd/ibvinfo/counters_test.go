@@ -59,6 +59,7 @@ func TestCompare(t *testing.T) {
 		{Device: "mlx5_0", Port: 2, Name: "port_xmit_data", Group: "traffic", Delta: 4, Rate: 8, Reset: true},
 	}}, s)
 	assert.Empty(t, compare(counters(1, 1, 1), counters(1, 1, 1), time.Second).Changes)
+	assert.Empty(t, compare(counters(1, 1, 1)[1:], counters(900, 1, 1), time.Second).Changes, "what could not be read before")
 }
 
 func TestPrintSample(t *testing.T) {
