@@ -224,10 +224,11 @@ func (s *session) peerAccess() ibv.AccessFlags {
 
 // target is the memory that the peer works on.
 func (s *session) target() ibv.RemoteRange {
+	if s.op == opSend {
+		return ibv.RemoteRange{}
+	}
 	all := s.region.Remote()
 	switch {
-	case s.op == opSend:
-		return ibv.RemoteRange{}
 	case s.op.atomic():
 		return all.Slice(int(s.word), atomicSize)
 	case s.op == opRead:
