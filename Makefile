@@ -34,6 +34,7 @@ install: build ## install the commands and their manual pages (PREFIX=/usr/local
 	install $(COMMANDS:%=build/%) build/ibvinfo-verbs $(DESTDIR)$(PREFIX)/bin
 	install -m 644 $(COMMANDS:%=build/man1/%.1) $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 cmd/ibvinfo/schema.json $(DESTDIR)$(PREFIX)/share/doc/goverbs/ibvinfo.schema.json
+	install -m 644 cmd/pingpong/FORMATS.md $(DESTDIR)$(PREFIX)/share/doc/goverbs/pingpong.formats.md
 
 demo: setup build ## show ibvinfo, and pingpong between Go and C, on a real soft device
 	@docker/demo

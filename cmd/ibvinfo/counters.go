@@ -23,6 +23,7 @@ func (r *reply) counters(opts options) {
 		return
 	}
 	all, problems := r.readCounters(devices, opts)
+	r.noteCounters(all, problems)
 	for _, c := range all {
 		m := meaningOf(c.Name)
 		r.doc.Counters = append(r.doc.Counters, counter{c.Device, c.Port, c.Name, c.Value, string(m.group), m.text})
@@ -30,7 +31,11 @@ func (r *reply) counters(opts options) {
 	if !r.json {
 		r.printCounters(devices)
 	}
-	if len(r.doc.Counters) == 0 {
+}
+
+// noteCounters notes which are missing.
+func (r *reply) noteCounters(all []sysfs.Counter, problems []error) {
+	if len(all) == 0 {
 		r.note("the drivers of these devices have no counters in sysfs")
 	}
 	for _, p := range problems {
@@ -99,14 +104,17 @@ func where(device string, port int) string {
 
 // watch prints what has changed in each interval, until it is enough or Ctrl-C.
 func (r *reply) watch(devices []sysfs.Device, opts options) {
+	old, problems := r.readCounters(devices, opts)
+	last := time.Now()
+	if r.noteCounters(old, problems); len(old) == 0 {
+		return
+	}
 	if r.json {
 		fmt.Fprint(r.out, `{"samples":[`)
 		r.doc.streamed = true
 	}
 	ticker := time.NewTicker(opts.watch)
 	defer ticker.Stop()
-	old, _ := r.readCounters(devices, opts)
-	last := time.Now()
 	for n := uint(0); opts.count == 0 || n < opts.count; n++ {
 		select {
 		case <-ticker.C:
@@ -132,7 +140,8 @@ func (r *reply) watch(devices []sysfs.Device, opts options) {
 	}
 }
 
-// compare returns the counters that differ. One that went back began anew.
+// compare returns the counters that differ. One that went back began anew, and of one that
+// could not be read before nobody knows how far it came.
 func compare(old, current []sysfs.Counter, took time.Duration) sample {
 	type key struct {
 		device string
@@ -145,8 +154,8 @@ func compare(old, current []sysfs.Counter, took time.Duration) sample {
 	}
 	s := sample{Seconds: took.Seconds(), Changes: []change{}}
 	for _, c := range current {
-		was := before[key{c.Device, c.Port, c.Name}]
-		if c.Value == was {
+		was, known := before[key{c.Device, c.Port, c.Name}]
+		if !known || c.Value == was {
 			continue
 		}
 		ch := change{Device: c.Device, Port: c.Port, Name: c.Name, Group: string(meaningOf(c.Name).group), Delta: c.Value - was}

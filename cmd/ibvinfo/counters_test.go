@@ -27,14 +27,16 @@ func TestMeaningsAreUnique(t *testing.T) {
 // What tells of congestion and loss is known by the names of each vendor.
 func TestMeaningOf(t *testing.T) {
 	for names, want := range map[string]group{
-		"np_cnp_sent cnpSent tx_cnp_pkts":                                                   congestion,
-		"rp_cnp_handled cnpHandled rx_cnp_pkts rp_cnp_ignored cnpIgnored":                   congestion,
-		"np_ecn_marked_roce_packets RxECNMrkd rx_ecn_marked_pkts":                           congestion,
-		"out_of_sequence out_of_seq_request oos_drop_count vport_out_of_sequence":           loss,
-		"local_ack_timeout_err to_retransmits tcpRetransSegs retrans_pkts roce_adp_retrans": loss,
-		"rx_drops rx_roce_discards ip4InDiscards port_xmit_discards":                        loss,
-		"out_of_buffer rx_out_of_buffer rnr_nak_retry_err rnr_naks_rcvd rcvd_rnr_err":       notReady,
-		"some_new_counter active_qps":                                                       unexplained,
+		"np_cnp_sent cnpSent tx_cnp_pkts":                                                                    congestion,
+		"rp_cnp_handled cnpHandled rx_cnp_pkts rp_cnp_ignored cnpIgnored":                                    congestion,
+		"np_ecn_marked_roce_packets RxECNMrkd rx_ecn_marked_pkts":                                            congestion,
+		"out_of_sequence out_of_seq_request oos_drop_count vport_out_of_sequence":                            loss,
+		"local_ack_timeout_err to_retransmits tcpRetransSegs retrans_pkts roce_adp_retrans":                  loss,
+		"rx_drops rx_roce_discards ip4InDiscards port_xmit_discards tx_roce_discards":                        loss,
+		"out_of_buffer rx_out_of_buffer rnr_nak_retry_err rnr_naks_rcvd rcvd_rnr_err":                        notReady,
+		"port_rcv_constraint_errors port_xmit_constraint_errors port_rcv_switch_relay_errors tx_roce_errors": failures,
+		"unicast_rcv_packets unicast_xmit_packets multicast_rcv_packets multicast_xmit_packets":              traffic,
+		"some_new_counter active_qps":                                                                        unexplained,
 	} {
 		for name := range strings.FieldsSeq(names) {
 			assert.Equal(t, want, meaningOf(name).group, name)
@@ -59,6 +61,7 @@ func TestCompare(t *testing.T) {
 		{Device: "mlx5_0", Port: 2, Name: "port_xmit_data", Group: "traffic", Delta: 4, Rate: 8, Reset: true},
 	}}, s)
 	assert.Empty(t, compare(counters(1, 1, 1), counters(1, 1, 1), time.Second).Changes)
+	assert.Empty(t, compare(counters(1, 1, 1)[1:], counters(900, 1, 1), time.Second).Changes, "what could not be read before")
 }
 
 func TestPrintSample(t *testing.T) {

@@ -46,16 +46,16 @@ func (r *reply) choose(devices []sysfs.Device, opts options) {
 		r.fail(exitFailure, err)
 		return
 	}
-	for i, d := range devices {
-		if i > 0 {
-			r.printf("\n")
-		}
+	between := ""
+	for _, d := range devices {
 		c := choiceOf(d, uint8(opts.port), peer, r.host.route)
 		r.doc.Choices = append(r.doc.Choices, c)
 		if c.Error != "" {
 			r.fail(exitFailure, errors.New(c.Error))
 			continue
 		}
+		r.printf("%s", between)
+		between = "\n"
 		r.printChoice(d, c)
 	}
 }

@@ -108,11 +108,12 @@ func sendAddresses(conn net.Conn, all []ibv.Endpoint) error {
 func receiveAddresses(conn net.Conn, n int) (all []ibv.Endpoint, err error) {
 	for range n {
 		var msg [addressLen]byte
-		if err := receive(conn, msg[:]); err != nil {
-			return nil, err
-		}
-		if bytes.HasPrefix(msg[:], []byte(greeting)) {
+		err := receive(conn, msg[:])
+		if bytes.HasPrefix(msg[:], []byte(greeting)) { // which may be all
 			return nil, refuseOwn(conn)
+		}
+		if err != nil {
+			return nil, err
 		}
 		e, err := parseAddress(msg[:])
 		if err != nil {

@@ -51,6 +51,7 @@ func TestRefused(t *testing.T) {
 		"memory or message":  {[]string{"-s", "4294967295", "-c"}, "--size 4294967295 (takes 8589934600 bytes of memory|is more than the largest message)"},
 		"message":            {[]string{"-s", tooLong}, "--size " + tooLong + " is more than the largest message"},
 		"receives":           {[]string{"-r", "2000000000"}, `--rx-depth 2000000000 is more than the \d+ receives`},
+		"sends":              {[]string{"--op", "read", "--depth", "65536"}, `--depth 65536 with --signal-every 1 takes room for 65536 sends on a queue pair, and .* has room for \d+`},
 		"no such GID":        {[]string{"-g", "200"}, "is not index 200"},
 		"port taken":         {[]string{"-p", fakeServer(t, "")}, "address already in use"},
 		"no server":          {[]string{"-p", freePort(t), l.addr}, "no server at .*: connection refused"},

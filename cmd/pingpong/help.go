@@ -66,8 +66,8 @@ Flags for which both sides must be pingpong, and have the same:
       --depth N         round trips or operations in flight on a queue pair (1)
       --signal-every N  ask for a completion of one send in N (1)
       --bidirectional   both sides begin, instead of the client alone
-      --sizes FROM:TO   one measurement for each power of two in the range, such as 1:1M,
-                        instead of --size; K, M and G are powers of 1024
+      --sizes FROM:TO   one measurement for FROM and each of its doubles up to TO, such as
+                        1:1M, instead of --size; K, M and G are powers of 1024
       --duration TIME   measure for so long, instead of --iters
       --warmup N        round trips or operations before each measurement (0)
 
@@ -81,6 +81,9 @@ and Mpps 10^6 messages. Colours are never used, so that NO_COLOR changes nothing
 
 Exit status: 0; 1 if it failed; 2 for wrong usage; 130 after Ctrl-C, which prints what
 was measured so far.
+
+JSON: share/doc/goverbs/pingpong.formats.md of the installation says what the fields
+mean; beside the source it is FORMATS.md.
 `
 
 // unsupported are the flags of ibv_rc_pingpong that end the program at once.

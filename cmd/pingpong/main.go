@@ -6,6 +6,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -86,11 +87,10 @@ func writeJSON(rep *report.Report, err error, stdout io.Writer) error {
 // qualifies it go to stdout, last in the lines of C's programs; the rest to stderr.
 func pingpong(ctx context.Context, opts options, rep *report.Report, stdout, stderr io.Writer) (err error) {
 	if opts.plot != "" {
-		picture, failed := os.Create(opts.plot) // now, before a long run
-		if failed != nil {
-			return failed
+		if err := claim(opts.plot); err != nil {
+			return err
 		}
-		defer func() { err = errors.Join(err, finish(picture, rep)) }()
+		defer func() { err = errors.Join(err, draw(opts.plot, rep)) }()
 	}
 	s, err := open(opts)
 	if err != nil {
@@ -127,12 +127,27 @@ func tell(ctx context.Context, opts *options, rep *report.Report, stdout io.Writ
 	return err
 }
 
-// finish draws what was measured; where that is nothing there is no picture.
-func finish(picture *os.File, rep *report.Report) (err error) {
-	if len(rep.Results) > 0 {
-		err = plot.Write(picture, rep)
-	} else {
-		err = os.Remove(picture.Name())
+// claim fails where no picture can be written, before a long run. What is there stays until
+// there is another.
+func claim(picture string) error {
+	f, err := os.OpenFile(picture, os.O_WRONLY|os.O_CREATE, 0o666)
+	if err != nil {
+		return err
 	}
-	return errors.Join(err, picture.Close())
+	return f.Close()
+}
+
+// draw draws what was measured; where that is nothing it leaves no empty picture.
+func draw(picture string, rep *report.Report) error {
+	var svg bytes.Buffer
+	var err error
+	if len(rep.Results) > 0 {
+		if err = plot.Write(&svg, rep); err == nil {
+			return os.WriteFile(picture, svg.Bytes(), 0o666)
+		}
+	}
+	if info, failed := os.Stat(picture); failed == nil && info.Size() == 0 {
+		err = errors.Join(err, os.Remove(picture))
+	}
+	return err
 }

@@ -108,6 +108,12 @@ func (s *session) negotiate(conn net.Conn, local []ibv.Endpoint) (*control, []ib
 			return nil, nil, err
 		}
 	}
+	if err := s.awaitGreeting(in); err != nil {
+		if !s.isClient() { // too short for an address: at a whole hello C's client would not end
+			err = errors.Join(err, send(conn, []byte(greeting+"\n"), "that it is of another kind"))
+		}
+		return nil, nil, err
+	}
 	peer, err := s.receiveHello(in)
 	if err == nil {
 		err = s.accord(own, peer)
@@ -139,14 +145,21 @@ func sendHello(conn net.Conn, h hello) error {
 	return send(conn, append(append([]byte(greeting), text...), '\n'), "its parameters")
 }
 
-func (s *session) receiveHello(in *bufio.Reader) (h hello, err error) {
+// awaitGreeting refuses a peer that does not say hello.
+func (s *session) awaitGreeting(in *bufio.Reader) error {
 	head, err := in.Peek(len(greeting))
+	needs := strings.Join(s.own, " ") + " needs pingpong on both sides with the same flags"
 	if err != nil {
-		return h, exchangeFailed(err, len(head), len(greeting))
+		return fmt.Errorf("%w; %s", exchangeFailed(err, len(head), len(greeting)), needs)
 	}
 	if string(head) != greeting {
-		return h, fmt.Errorf("the %s speaks as C's programs do, and %s needs pingpong on both sides with the same flags", s.peerName(), strings.Join(s.own, " "))
+		return fmt.Errorf("the %s speaks as C's programs do, and %s", s.peerName(), needs)
 	}
+	return nil
+}
+
+// receiveHello reads what begins with the greeting.
+func (s *session) receiveHello(in *bufio.Reader) (h hello, err error) {
 	line, err := in.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
 		return h, fmt.Errorf("the %s says hello in more than %d bytes", s.peerName(), maxHello)

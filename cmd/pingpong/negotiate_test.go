@@ -57,15 +57,37 @@ func side(t *testing.T, server string) *session {
 	return &session{options: o, mtu: ibv.MTU1024}
 }
 
+// TestStranger has a peer without the flags meet one with them. C's client would take a hello
+// for an address, and wait for ever: what it gets ends it, and a pingpong knows it.
+func TestStranger(t *testing.T) {
+	for server, c := range map[string]struct{ says, text string }{
+		"":       {wire, "the client speaks as C's programs do, and --depth needs pingpong on both sides"},
+		"server": {"", "after 0 of 19 bytes: look at what it says, and whether it is of the same type; --depth needs pingpong on both sides"},
+	} {
+		s := side(t, server)
+		s.lanes = []*lane{{}}
+		us, peer := connected(t)
+		_, err := io.WriteString(peer, c.says)
+		require.NoError(t, err)
+		require.NoError(t, peer.(*net.TCPConn).CloseWrite())
+		_, _, err = s.negotiate(us, []ibv.Endpoint{endpoint})
+		require.ErrorContains(t, err, c.text)
+		require.NoError(t, us.(*net.TCPConn).CloseWrite())
+		said, err := io.ReadAll(peer)
+		require.NoError(t, err)
+		if !s.isClient() {
+			assert.Equal(t, greeting+"\n", string(said))
+			assert.Less(t, len(said), addressLen)
+		}
+	}
+}
+
 func TestReceiveHello(t *testing.T) {
 	for name, c := range map[string]struct{ says, text string }{
-		"C's client":      {wire, "the client speaks as C's programs do, and --depth needs pingpong on both sides"},
-		"nothing":         {"", "hung up"},
-		"half a greeting": {greeting[:5], "after 5 of 19 bytes"},
-		"half a line":     {greeting + "{", "hung up"},
-		"no JSON":         {greeting + "hello\n", "in a form that this version does not know"},
-		"bad endpoint":    {greeting + `{"endpoints":["nobody"]}` + "\n", "in a form that this version does not know"},
-		"too much":        {greeting + strings.Repeat("x", maxHello), "in more than 65536 bytes"},
+		"half a line":  {greeting + "{", "hung up"},
+		"no JSON":      {greeting + "hello\n", "in a form that this version does not know"},
+		"bad endpoint": {greeting + `{"endpoints":["nobody"]}` + "\n", "in a form that this version does not know"},
+		"too much":     {greeting + strings.Repeat("x", maxHello), "in more than 65536 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := side(t, "").receiveHello(bufio.NewReaderSize(strings.NewReader(c.says), maxHello))
@@ -110,6 +132,22 @@ func TestPlainPeerIsTold(t *testing.T) {
 	got, err := s.receiveHello(bufio.NewReaderSize(client, maxHello))
 	require.NoError(t, err)
 	assert.ErrorContains(t, s.accord(hello{Params: s.agreed()}, got), "the server refused: it runs without the flags")
+}
+
+// TestPlainClientIsTold has a server with the flags refuse a client without them.
+func TestPlainClientIsTold(t *testing.T) {
+	client, server := connected(t)
+	s := side(t, "")
+	s.lanes = []*lane{{}}
+	refused := make(chan error, 1)
+	go func() {
+		_, _, err := s.negotiate(server, nil)
+		server.Close()
+		refused <- err
+	}()
+	_, err := exchangeAsClient(client, []ibv.Endpoint{endpoint})
+	require.ErrorContains(t, err, "give this side the same ones")
+	require.ErrorContains(t, <-refused, "speaks as C's programs do")
 }
 
 func controls(t *testing.T) (client, server *control) {

@@ -121,7 +121,8 @@ func (s *session) checkLimits() error {
 		return err
 	}
 	s.memory = s.layOut()
-	most := max(0, min(attr.MaxQPWR, attr.MaxCQE-s.sendQueue()*int(s.numQP)))
+	sends := min(attr.MaxQPWR, (attr.MaxCQE-1)/int(s.numQP)) // on each queue pair, beside a receive
+	most := min(attr.MaxQPWR, attr.MaxCQE-s.sendQueue()*int(s.numQP))
 	const odp, odpSendRecv, odpSendSRQ = 1, 3, 1 | 1<<5 // IBV_ODP_SUPPORT; IBV_ODP_SUPPORT_SEND with _RECV or _SRQ_RECV
 	needs := uint32(odpSendRecv)
 	if s.typ == typeSRQ {
@@ -135,6 +136,9 @@ func (s *session) checkLimits() error {
 		return fmt.Errorf("--size %d takes %d bytes of memory to lock, and this host has %d to spare", s.maxSize(), s.whole, have)
 	case s.maxSize() > s.portAt.MaxMsgSize:
 		return fmt.Errorf("--size %d is more than the largest message of %s, %d bytes", s.maxSize(), s.portName(), s.portAt.MaxMsgSize)
+	case s.sendQueue() > sends:
+		return fmt.Errorf("--depth %d with --signal-every %d takes room for %d sends on a queue pair, and %s has room for %d",
+			s.depth, s.signalEvery, s.sendQueue(), s.dev.Name(), sends)
 	case uint64(s.rxDepth) > uint64(most):
 		return fmt.Errorf("--rx-depth %d is more than the %d receives that %s can hold", s.rxDepth, most, s.dev.Name())
 	case s.op.atomic() && attr.AtomicCap == ibv.AtomicNone:
@@ -224,10 +228,11 @@ func (s *session) peerAccess() ibv.AccessFlags {
 
 // target is the memory that the peer works on.
 func (s *session) target() ibv.RemoteRange {
+	if s.op == opSend {
+		return ibv.RemoteRange{}
+	}
 	all := s.region.Remote()
 	switch {
-	case s.op == opSend:
-		return ibv.RemoteRange{}
 	case s.op.atomic():
 		return all.Slice(int(s.word), atomicSize)
 	case s.op == opRead:

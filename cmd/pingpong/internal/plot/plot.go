@@ -7,6 +7,7 @@ import (
 	"image/color"
 	"io"
 	"math"
+	"strconv"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -154,7 +155,7 @@ func (decades) Ticks(least, most float64) (ticks []plot.Tick) {
 		for i := 1.0; i < 10; i++ {
 			label, value := "", i*math.Pow(10, exp)
 			if i == 1 || i == 2 || i == 5 {
-				label = fmt.Sprintf("%.6g", value)
+				label = strconv.FormatFloat(value, 'f', int(max(0, -exp)), 64)
 			}
 			if value >= least && value <= most {
 				ticks = append(ticks, plot.Tick{Value: value, Label: label})

@@ -56,6 +56,19 @@ func TestLatency(t *testing.T) {
 	}
 }
 
+func TestDecades(t *testing.T) {
+	labels := func(least, most float64) (all []string) {
+		for _, tick := range (decades{}).Ticks(least, most) {
+			if tick.Label != "" {
+				all = append(all, tick.Label)
+			}
+		}
+		return all
+	}
+	assert.Equal(t, []string{"0.05", "0.1", "0.2", "0.5", "1", "2"}, labels(0.05, 2))
+	assert.Equal(t, []string{"200000", "500000", "1000000", "2000000"}, labels(2e5, 2e6))
+}
+
 func TestThroughput(t *testing.T) {
 	r := sweep(16, 1) // one size is a point
 	assert.Contains(t, texts(t, r), "throughput [MiB/s]")

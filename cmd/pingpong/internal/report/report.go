@@ -141,6 +141,9 @@ func (s *Setup) OneSided() bool {
 	return s.Operation != "send" && s.Operation != "write-imm" && s.Operation != rping
 }
 
+// passive reports whether this side's program does nothing but let the peer.
+func (s *Setup) passive() bool { return s.OneSided() && !s.Bidirectional && s.Side == "server" }
+
 // rping is the Operation of that protocol.
 const rping = "rping"
 
@@ -161,7 +164,7 @@ func (s *Setup) boundary(what, inline string) (lines []string) {
 	}
 	if s.OneSided() {
 		lines = append(lines, fmt.Sprintf("%s of %s over %s by %s", s.verb(), what, transport, s.initiators()))
-		if s.Bidirectional || s.Side == "client" {
+		if !s.passive() {
 			lines = append(lines, s.completion())
 		}
 	} else if s.Operation == rping {
@@ -187,14 +190,18 @@ func (s *Setup) boundary(what, inline string) (lines []string) {
 	}
 	queue := ""
 	if !s.OneSided() {
-		queue = fmt.Sprintf("receive queue of %d; ", s.RxDepth)
+		queue = fmt.Sprintf("; receive queue of %d", s.RxDepth)
 	}
-	lines = append(lines, fmt.Sprintf("%s, %s%s; %s%s", flight, signaled, inline, queue, s.waiting()))
+	waits := ""
+	if !s.passive() {
+		waits = "; " + s.waiting()
+	}
+	lines = append(lines, fmt.Sprintf("%s, %s%s%s%s", flight, signaled, inline, queue, waits))
 	lines = append(lines, fmt.Sprintf("port %d of %s%s, %s%s", s.Port, s.Device, s.driver(), s.mtu(), s.quality()))
 	switch {
 	case s.Checked && s.Operation == "write":
 		lines = append(lines, "every byte that the last write has left is checked, after the time")
-	case s.Checked:
+	case s.Checked && !s.passive():
 		lines = append(lines, "every byte that arrives is checked, which counts into all times")
 	}
 	return lines
@@ -204,10 +211,10 @@ func (s *Setup) initiators() string {
 	switch {
 	case s.Bidirectional:
 		return "both sides at once; counted here: this side's"
-	case s.Side == "client":
-		return "this side; the peer's program takes no part"
+	case s.passive():
+		return "the client; this side's program took no part and timed nothing"
 	}
-	return "the client; this side's program took no part and timed nothing"
+	return "this side; the peer's program takes no part"
 }
 
 // completion says what the completion of a one-sided operation means.

@@ -75,7 +75,7 @@ func TestText(t *testing.T) {
 			c.PeerCPU = &peer
 			return []Count{c}
 		}()},
-		"passive": {func(s *Setup) { s.Operation, s.Side = "fetch-add", "server" }, func() []Count {
+		"passive": {func(s *Setup) { s.Operation, s.Side, s.Checked = "fetch-add", "server", true }, func() []Count {
 			c := counted(8, 1)
 			c.Times = nil
 			return []Count{c}

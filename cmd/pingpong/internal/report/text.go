@@ -125,7 +125,7 @@ func (one Result) what() string { return count(int(one.Size), "byte") }
 // inline says how the data was sent, where this side sends any.
 func (one Result) inline(s *Setup) string {
 	switch {
-	case s.OneSided() && s.Operation != "write":
+	case s.OneSided() && s.Operation != "write", s.passive():
 		return ""
 	case one.Inline:
 		return ", inline"
