@@ -20,7 +20,7 @@ func TestConnections(t *testing.T) {
 			parley := l.programs("./internal/cmd/parley") + "/parley"
 			out, errs, status := l.run(parley, "--", parley, "10.77.0.1")
 			require.Zero(t, status, "%s%s", out, errs)
-			assert.Regexp(t, `(?m)^100 messages answered; then: .*; the connection: .*the connection has ended`, of("server", out))
+			assert.Regexp(t, `(?m)^100 messages answered; then: .*; the connection: .*disconnected by the peer`, of("server", out))
 			assert.Contains(t, of("client", out), "100 messages were answered\n")
 			for _, host := range []string{"server", "client"} {
 				assert.Less(t, closing(t, of(host, out), "busy"), 5.0, "what both agree on needs no patience")

@@ -135,15 +135,17 @@ func unusable() string {
 	if err != nil || len(devices) == 0 {
 		return "; for a soft device: rdma link add rxe0 type rxe netdev NETDEV"
 	}
+	remedy := ""
 	names := make([]string, len(devices))
 	for i, d := range devices {
 		names[i] = d.Name
 		if d.Unusable != nil {
 			names[i] += fmt.Sprintf(" (%v)", d.Unusable)
+		} else {
+			remedy = ": install the device's provider (ibverbs-providers) and do not link statically"
 		}
 	}
-	return fmt.Sprintf(" to libibverbs, though the kernel has %s: install the device's provider (ibverbs-providers) "+
-		"and do not link statically", strings.Join(names, ", "))
+	return " to libibverbs, though the kernel has " + strings.Join(names, ", ") + remedy
 }
 
 // openError explains why a listed device cannot be opened. libibverbs tells most

@@ -10,7 +10,7 @@ import (
 
 // Config says what connections are made of. The zero value will do to begin with.
 type Config struct {
-	// Cap is the capacity of the queue pair. The zero value stands for 64 sends and 64
+	// Cap is the capacity of the queue pair. The zero value, as a whole, stands for 64 sends and 64
 	// receives, each with one SGE, and 64 inline bytes; with a shared receive queue there are
 	// no receives but those.
 	Cap ibv.QPCap

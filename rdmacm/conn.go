@@ -114,8 +114,23 @@ func (s *connState) createQP(cfg *Config) error {
 		queues.Send, queues.Recv = s.cq, s.cq
 	}
 	var err error
-	s.qp, err = s.id.CreateQP(s.pd, init, queues)
-	return err
+	if s.qp, err = s.id.CreateQP(s.pd, init, queues); err != nil || s.cq == nil {
+		return err
+	}
+	return s.roomFor(s.qp.Cap(), queues.SRQ != nil)
+}
+
+// roomFor has the own completion queue hold what the queue pair can have in flight, of which
+// some devices grant more than was asked for.
+func (s *connState) roomFor(granted ibv.QPCap, shared bool) error {
+	entries := int(granted.MaxSendWR)
+	if !shared {
+		entries += int(granted.MaxRecvWR)
+	}
+	if entries <= s.cq.Entries() {
+		return nil
+	}
+	return s.cq.Resize(entries)
 }
 
 func (s *connState) createCQ(entries int) (err error) {
@@ -236,7 +251,7 @@ func (c *Conn) CQ() *cq.CQ { return c.s.cq }
 func (c *Conn) ID() *ID { return c.s.id }
 
 // Peer returns what the peer has asked for or granted, seen from this side, with its private
-// data, which the transport has filled up with zeros.
+// data, which the transport has filled up with zeros. To the setup of Dial nothing is known yet.
 func (c *Conn) Peer() ConnParam { return c.s.peer }
 
 // LocalAddr returns the own address.

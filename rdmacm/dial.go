@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/goverbs/goverbs/ibv"
@@ -34,7 +33,7 @@ func Dial(ctx context.Context, address string, cfg Config, setup func(*Conn) err
 	if err != nil {
 		return nil, err
 	}
-	if strings.HasPrefix(address, ":") {
+	if targets[0].Addr().IsUnspecified() {
 		return nil, &net.AddrError{Err: "no host to connect to", Addr: address}
 	}
 	var errs []error

@@ -163,10 +163,15 @@ func (e *Event) Err() error {
 	return nil
 }
 
-// failure is Err, and for a rejection what it brought.
+// failure is what Err says of a Conn: of a rejection with what it brought, and of a connection
+// that this side has not ended.
 func (e *Event) failure() error {
-	if e.Type == EventRejected {
+	switch e.Type {
+	case EventRejected:
 		return &RejectError{Reason: RejectReason(max(e.Status, 0)), PrivateData: e.PrivateData, err: e.Err()}
+	case EventDisconnected:
+		return &ibv.OpError{Op: "rdma_get_cm_event", Object: e.ID.String(), Kind: ErrDisconnected, Err: syscall.ECONNRESET,
+			Reason: ErrDisconnected.Error()}
 	}
 	return e.Err()
 }

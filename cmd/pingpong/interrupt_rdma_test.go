@@ -57,9 +57,9 @@ func TestCtrlC(t *testing.T) {
 		server, port := l.server(t, ours, args...)
 		client := l.client(t, ours, port, args...)
 		l.underway(t)
-		interrupted(t, client, `^pingpong: after [1-9]\d* of 1h0m0s of operations: interrupt`)
+		interrupted(t, client, `^pingpong: after [1-9]\d* operations of a round of 1h0m0s: interrupt`)
 		assert.Regexp(t, soFar, client.stdout.String())
-		fails(t, server, `^pingpong: after \d+ of 1h0m0s of operations: the client failed: after .*: interrupt`)
+		fails(t, server, `^pingpong: after \d+ operations of a round of 1h0m0s: the client failed: after .*: interrupt`)
 	})
 }
 

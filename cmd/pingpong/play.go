@@ -76,10 +76,11 @@ func (s *session) measure(ctx context.Context, c *control, r round, stderr io.Wr
 		}
 	}
 	if err != nil {
-		err = fmt.Errorf("after %d of %s: %w", g.iterations(), g.goal(), err)
+		err = fmt.Errorf("after %s: %w", g.soFar(), err)
 	}
 	if errors.As(err, new(errNoProgress)) && g.isLossy() && !g.own {
-		counted.Lost = g.iters - min(g.iters, counted.Iterations) // or the peer is gone
+		begun := min(g.iters, g.posted)
+		counted.Lost = begun - min(begun, counted.Iterations) // or the peer is gone
 	}
 	return counted, err
 }
@@ -171,16 +172,16 @@ func (g *game) expect(cancel context.CancelCauseFunc) *time.Timer {
 	return time.AfterFunc(timeout, func() { cancel(errNoProgress{timeout}) })
 }
 
-// goal says what the round is to come to.
-func (g *game) goal() string {
+// soFar says how much of the round is done.
+func (g *game) soFar() string {
 	what := "operations"
 	if g.op.bounces() {
 		what = "round trips"
 	}
 	if g.duration > 0 {
-		return fmt.Sprintf("%v of %s", g.duration, what)
+		return fmt.Sprintf("%d %s of a round of %v", g.iterations(), what, g.duration)
 	}
-	return fmt.Sprintf("%d %s", g.iters, what)
+	return fmt.Sprintf("%d of %d %s", g.iterations(), g.iters, what)
 }
 
 // iterations are those of this side that are done.
