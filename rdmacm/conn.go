@@ -195,7 +195,7 @@ func (s *connState) finish(why error) {
 
 // giveUp closes what has not become a connection. Where setup did not return there is no why.
 func (s *connState) giveUp(why error) error {
-	s.finish(cmp.Or(why, error(ibv.ErrClosed)))
+	s.finish(cmp.Or(why, ibv.ErrClosed))
 	return errors.Join(why, s.close())
 }
 
