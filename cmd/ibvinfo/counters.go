@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -125,6 +126,10 @@ func (r *reply) watch(devices []sysfs.Device, opts options) {
 		}
 		now := time.Now()
 		current, _ := r.readCounters(devices, opts)
+		if len(current) == 0 {
+			r.fail(exitFailure, errors.New("there are no counters any more: has the device been removed?"))
+			return
+		}
 		s := compare(old, current, now.Sub(last))
 		s.Time = now.Round(time.Millisecond)
 		old, last = current, now

@@ -227,7 +227,7 @@ func TestDoctorWithThePortDown(t *testing.T) {
 func TestDoctorWithLittleMemlock(t *testing.T) {
 	l := newLab(t)
 	limited := []string{"sh", "-ec", `ulimit -l 64; exec "$0" "$@"`}
-	one(t, l.trouble(nobody, limited...), "memlock", "^64 KiB can be locked, which is not enough", "^raise it: ulimit -l unlimited, ")
+	one(t, l.trouble(nobody, limited...), "memlock", "^64 KiB can be locked, which is too little", "^raise it: ulimit -l unlimited, ")
 	assert.Empty(t, l.trouble(0, limited...), "root may lock all the same")
 }
 

@@ -226,6 +226,17 @@ func TestWatchEnds(t *testing.T) {
 	assert.Len(t, doc.(map[string]any)["samples"], 3)
 }
 
+// A device that is removed has no more changes to wait for.
+func TestWatchOfARemovedDevice(t *testing.T) {
+	dir := t.TempDir()
+	_, err := sysfstest.Build(dir, "soft")
+	require.NoError(t, err)
+	out := &onWrite{do: func() { assert.NoError(t, os.RemoveAll(filepath.Join(dir, "sys/devices/virtual/infiniband"))) }}
+	var stderr bytes.Buffer
+	assert.Equal(t, 1, run(t.Context(), []string{"counters", "--watch", "10ms"}, out, &stderr, treeHost(dir), false))
+	assert.Contains(t, stderr.String(), "there are no counters any more")
+}
+
 type onWrite struct {
 	bytes.Buffer
 	do func()

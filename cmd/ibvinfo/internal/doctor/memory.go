@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// little is a limit with which not even the queues of one queue pair go: that of old kernels.
+// little is the limit of old kernels. Most buffers do not go into it, and with hardware, whose
+// queues are in the program's memory too, not even those of a queue pair.
 const little = 64 << 10
 
 // memlock compares the limit of locked memory with what registration takes. The kernel asks
@@ -32,7 +33,7 @@ func (e *Env) memlock() []Check {
 	case err != nil:
 		return []Check{warning("", "the limit %q makes no sense", fields[0])}
 	case limit <= little:
-		return []Check{failed(remedy, "%s can be locked, which is not enough for a queue pair and its buffers", size(limit))}
+		return []Check{failed(remedy, "%s can be locked, which is too little for most buffers, and with hardware for the queues of a queue pair", size(limit))}
 	}
 	return []Check{warning(remedy, "%s can be locked: all memory regions and queues of this process together", size(limit))}
 }
