@@ -104,11 +104,7 @@ func (s *connState) createQP(cfg *Config) error {
 	}
 	init, queues := cfg.qp(), cfg.Queues
 	if queues.Send == nil && queues.Recv == nil {
-		receives := int(init.Cap.MaxRecvWR)
-		if queues.SRQ != nil {
-			receives = int(queues.SRQ.Cap().MaxWR)
-		}
-		if err := s.createCQ(int(init.Cap.MaxSendWR) + receives); err != nil {
+		if err := s.createCQ(mostInFlight(init.Cap, queues.SRQ)); err != nil {
 			return err
 		}
 		queues.Send, queues.Recv = s.cq, s.cq
@@ -117,20 +113,20 @@ func (s *connState) createQP(cfg *Config) error {
 	if s.qp, err = s.id.CreateQP(s.pd, init, queues); err != nil || s.cq == nil {
 		return err
 	}
-	return s.roomFor(s.qp.Cap(), queues.SRQ != nil)
+	// Some devices grant more than was asked for.
+	if entries := mostInFlight(s.qp.Cap(), queues.SRQ); entries > s.cq.Entries() {
+		return s.cq.Resize(entries)
+	}
+	return nil
 }
 
-// roomFor has the own completion queue hold what the queue pair can have in flight, of which
-// some devices grant more than was asked for.
-func (s *connState) roomFor(granted ibv.QPCap, shared bool) error {
-	entries := int(granted.MaxSendWR)
-	if !shared {
-		entries += int(granted.MaxRecvWR)
+// mostInFlight is how many completions a queue pair's own completion queue must hold.
+func mostInFlight(limits ibv.QPCap, srq *ibv.SRQ) int {
+	receives := limits.MaxRecvWR
+	if srq != nil {
+		receives = srq.Cap().MaxWR
 	}
-	if entries <= s.cq.Entries() {
-		return nil
-	}
-	return s.cq.Resize(entries)
+	return int(limits.MaxSendWR) + int(receives)
 }
 
 func (s *connState) createCQ(entries int) (err error) {
@@ -206,16 +202,21 @@ func (s *connState) giveUp(why error) error {
 // deadline, since the kernel asks for a minute or more before it gives up on a peer that has
 // gone.
 func (c *Conn) Established(ctx context.Context) error {
+	defer runtime.KeepAlive(c)
+	return c.s.awaitEstablished(ctx)
+}
+
+func (s *connState) awaitEstablished(ctx context.Context) error {
 	select {
-	case <-c.s.established:
+	case <-s.established:
 		return nil
 	default:
 	}
 	select {
-	case <-c.s.established:
+	case <-s.established:
 		return nil
-	case <-c.s.ended:
-		return c.s.err
+	case <-s.ended:
+		return s.err
 	case <-ctx.Done():
 		return fdwait.Cause(ctx)
 	}
@@ -307,7 +308,7 @@ func (s *connState) hangUp() {
 	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
 	defer cancel()
 	// Before it is established the kernel would tell the peer nothing, and say that it has.
-	if (&Conn{s}).Established(ctx) == nil && s.id.Disconnect() == nil {
+	if s.awaitEstablished(ctx) == nil && s.id.Disconnect() == nil {
 		select {
 		case <-s.ended:
 		case <-ctx.Done():
