@@ -266,7 +266,8 @@ func (c *Conn) String() string { return c.s.id.String() }
 
 // Close disconnects, waits for the peer's answer for at most six seconds, and closes the queue
 // pair, whose work requests it discards, and all that the connection has made. Calls of others
-// that wait on its completion queue end with ibv.ErrClosed. Completions that shall not be lost
+// that wait on its completion queue end with ibv.ErrClosed. Memory of a PD of the connection's
+// own is unmapped: nobody may touch it any more. Completions that shall not be lost
 // let ibv.QP.Drain flush before.
 //
 // What cannot be closed, as a queue pair with a memory window bound to it in a PD of the

@@ -226,10 +226,20 @@ func TestCloseOfAConnectionInUse(t *testing.T) {
 	for range rdmatest.Rounds(10, 100) {
 		client, server := pair(t, l)
 		var users sync.WaitGroup
-		users.Go(func() { _ = client.echo(within(t)) }) // it ends, with or without an error
+		// Not of the memory, which goes with the connection.
+		await := func(p *peer) error {
+			var wc [1]cq.WC
+			_, err := p.CQ().Wait(within(t), wc[:])
+			return errors.Join(err, wc[0].Err())
+		}
+		users.Go(func() {
+			for await(client) == nil {
+			}
+		})
 		users.Go(func() {
 			for {
-				if err := server.ask(within(t), "hello"); err != nil {
+				_, err := server.QP().PostSend([]ibv.SendWR{{Opcode: ibv.OpSend, Flags: ibv.SendSignaled, Inline: []byte("hello")}})
+				if err != nil || await(server) != nil {
 					return
 				}
 			}
