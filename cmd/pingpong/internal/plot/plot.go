@@ -7,6 +7,7 @@ import (
 	"image/color"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -34,19 +35,32 @@ type curve struct {
 // where several were in flight or no times were taken. Above the axes stands what was
 // measured.
 func Write(w io.Writer, r *report.Report) error {
-	p, err := figure(r)
+	p, legend, err := figure(r)
 	if err != nil {
 		return err
 	}
 	canvas := vgsvg.NewWith(vgsvg.UseWH(width, height), vgsvg.EmbedFonts(false))
 	const margin = 4 * vg.Millimeter
-	p.Draw(draw.Crop(draw.New(canvas), margin, -margin, margin, -margin))
+	whole := draw.Crop(draw.New(canvas), margin, -margin, margin, -margin)
+	axes, beside := besideAxes(p, whole)
+	p.Draw(axes)
+	legend.Draw(beside)
 	_, err = canvas.WriteTo(w)
 	return err
 }
 
-func figure(r *report.Report) (*plot.Plot, error) {
-	p := plot.New()
+// besideAxes divides a canvas into that of the axes, and that of the legend: right of them, since
+// curves may go anywhere between them.
+func besideAxes(p *plot.Plot, whole draw.Canvas) (axes, legend draw.Canvas) {
+	const room, gap = 29 * vg.Millimeter, 3 * vg.Millimeter
+	axes = draw.Crop(whole, 0, -room, 0, 0)
+	legend = draw.Crop(whole, axes.Size().X+gap, 0, 0, 0)
+	legend.Max.Y = p.DataCanvas(axes).Max.Y
+	return axes, legend
+}
+
+func figure(r *report.Report) (*plot.Plot, *plot.Legend, error) {
+	p, legend := plot.New(), plot.NewLegend()
 	p.Title.Text = wrap(r.Boundary, 105)
 	p.Title.Padding = 4 * vg.Millimeter
 	p.X.Label.Text = "size of a message or operation [bytes]"
@@ -57,18 +71,18 @@ func figure(r *report.Report) (*plot.Plot, error) {
 		p.Y.Label.Text = "throughput [MiB/s]"
 	}
 	for style, size := range map[*draw.TextStyle]vg.Length{
-		&p.Title.TextStyle: 10, &p.Legend.TextStyle: 10,
+		&p.Title.TextStyle: 10, &legend.TextStyle: 10,
 		&p.X.Label.TextStyle: 11, &p.X.Tick.Label: 9, &p.Y.Label.TextStyle: 11, &p.Y.Tick.Label: 9,
 	} {
 		style.Font.Variant, style.Font.Size = "Sans", size
 	}
 	p.Add(plotter.NewGrid())
 	top, least := 0.0, math.Inf(1)
-	for i, c := range curves {
+	for i, c := range slices.Backward(curves) { // the legend from the highest down
 		var points plotter.XYs
 		for _, one := range r.Results {
 			if y, ok := c.value(one); ok && y > 0 {
-				points = append(points, plotter.XY{X: float64(one.Size), Y: y})
+				points = append(points, plotter.XY{X: doublings(one.Size), Y: y})
 				top, least = max(top, y), min(least, y)
 			}
 		}
@@ -77,23 +91,21 @@ func figure(r *report.Report) (*plot.Plot, error) {
 		}
 		line, marks, err := plotter.NewLinePoints(points)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		line.Color, line.Width = colors[i], vg.Points(1.2)
 		marks.Color, marks.Shape, marks.Radius = colors[i], shapes[i], vg.Points(2.2)
 		p.Add(line, marks)
-		p.Legend.Add(c.name, line, marks)
+		legend.Add(c.name, line, marks)
 	}
 	if top == 0 {
-		return nil, errors.New("nothing was measured that could be drawn")
+		return nil, nil, errors.New("nothing was measured that could be drawn")
 	}
-	p.Legend.Left, p.Legend.Top = true, true
-	p.Legend.Padding = vg.Millimeter
-	p.Legend.XOffs, p.Legend.YOffs = 3*vg.Millimeter, -2*vg.Millimeter
+	legend.Left, legend.Top, legend.Padding = true, true, vg.Millimeter
 	scaleX(p, r.Results)
 	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, decades{}
 	p.Y.Min, p.Y.Max = below(least), above(top)
-	return p, nil
+	return p, &legend, nil
 }
 
 var latencies = []curve{
@@ -124,13 +136,17 @@ var (
 	shapes = []draw.GlyphDrawer{draw.CircleGlyph{}, draw.SquareGlyph{}, draw.TriangleGlyph{}, draw.PyramidGlyph{}, draw.CrossGlyph{}}
 )
 
+// doublings is where a size is on the axis: not a plot.LogScale, with which the plot keeps room
+// for the axis's label beside the middle, where that is not.
+func doublings(size uint32) float64 { return math.Log2(float64(size)) }
+
 // scaleX has the sizes double from tick to tick.
 func scaleX(p *plot.Plot, results []report.Result) {
-	first, last := float64(results[0].Size), float64(results[len(results)-1].Size)
-	p.X.Scale, p.X.Min, p.X.Max = plot.LogScale{}, first/1.3, last*1.3
+	const beside = 0.4
+	p.X.Min, p.X.Max = doublings(results[0].Size)-beside, doublings(results[len(results)-1].Size)+beside
 	var ticks plot.ConstantTicks
 	for _, one := range results {
-		ticks = append(ticks, plot.Tick{Value: float64(one.Size), Label: sizeText(one.Size)})
+		ticks = append(ticks, plot.Tick{Value: doublings(one.Size), Label: sizeText(one.Size)})
 	}
 	p.X.Tick.Marker = ticks
 }

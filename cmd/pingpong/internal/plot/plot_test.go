@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
 
 	"github.com/goverbs/goverbs/cmd/pingpong/internal/report"
 )
@@ -53,6 +55,17 @@ func TestLatency(t *testing.T) {
 		"1K", "1M", "round trips of each size each way by SEND over RC", "not a measure of RDMA hardware",
 	} {
 		assert.Contains(t, strings.ReplaceAll(words, "\n", " "), want)
+	}
+}
+
+func TestLegendIsBesideTheCurves(t *testing.T) {
+	for _, r := range []*report.Report{sweep(1, 1), sweep(1, 21), sweep(16, 21)} {
+		p, legend, err := figure(r)
+		require.NoError(t, err)
+		axes, beside := besideAxes(p, draw.New(vgsvg.New(width, height)))
+		assert.Greater(t, beside.Min.X, p.DataCanvas(axes).Max.X)
+		assert.Equal(t, width, beside.Max.X)
+		assert.Greater(t, beside.Size().X, legend.ThumbnailWidth+legend.TextStyle.Width(" throughput"))
 	}
 }
 
