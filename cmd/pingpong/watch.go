@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"sync/atomic"
 	"time"
@@ -84,14 +85,15 @@ func watch(ctx context.Context, timeout time.Duration, moves *atomic.Uint64, idl
 // progress says on a terminal every so often how many round trips or operations there
 // have been, until stop is called. Runs of less than a second say nothing.
 func progress(stderr io.Writer, what string, moves *atomic.Uint64) (stop func()) {
-	if !isTerminal(stderr) {
+	f, ok := stderr.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		showProgress(ctx, stderr, what, moves)
+		showProgress(ctx, f, func() int { return columns(f) }, what, moves)
 	}()
 	return func() {
 		cancel()
@@ -99,7 +101,9 @@ func progress(stderr io.Writer, what string, moves *atomic.Uint64) (stop func())
 	}
 }
 
-func showProgress(ctx context.Context, w io.Writer, what string, moves *atomic.Uint64) {
+// showProgress writes a line of fewer characters than there are columns: of one that wraps only
+// the last part could be written over.
+func showProgress(ctx context.Context, w io.Writer, columns func() int, what string, moves *atomic.Uint64) {
 	const every = time.Second
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
@@ -111,12 +115,17 @@ func showProgress(ctx context.Context, w io.Writer, what string, moves *atomic.U
 			}
 			return
 		case <-ticker.C:
-			fmt.Fprintf(w, "\rpingpong: %s: %d in %v\x1b[K", what, moves.Load(), time.Duration(seconds)*every)
+			line := fmt.Sprintf("pingpong: %s: %d in %v", what, moves.Load(), time.Duration(seconds)*every)
+			fmt.Fprintf(w, "\r%s\x1b[K", line[:min(len(line), columns()-1)])
 		}
 	}
 }
 
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
+// columns returns how wide a terminal is now, at least 1.
+func columns(terminal *os.File) int {
+	n, _, err := term.GetSize(int(terminal.Fd()))
+	if err != nil || n < 1 { // as a serial line, which does not know
+		return math.MaxInt
+	}
+	return n
 }

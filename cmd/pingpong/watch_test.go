@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -95,40 +93,32 @@ func TestWatchedTellsOfEachIdleLook(t *testing.T) {
 }
 
 func TestProgress(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var moves atomic.Uint64
-		var out bytes.Buffer
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() {
-			showProgress(ctx, &out, "64 bytes", &moves)
-			close(ended)
-		}()
-		time.Sleep(time.Second - 1)
-		synctest.Wait()
-		assert.Empty(t, out.String(), "a short run")
-		moves.Store(7)
-		time.Sleep(time.Second)
-		cancel()
-		<-ended
-		assert.Equal(t, "\rpingpong: 64 bytes: 7 in 1s\x1b[K\r\x1b[K", out.String())
-	})
-}
-
-func TestNoProgressWithoutTerminal(t *testing.T) {
-	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	require.NoError(t, err)
-	defer file.Close()
-	assert.False(t, isTerminal(file))
-	assert.False(t, isTerminal(&bytes.Buffer{}))
-	assert.True(t, isTerminal(terminal(t)))
-}
-
-// terminal returns one end of a new pseudoterminal.
-func terminal(t *testing.T) *os.File {
-	t.Helper()
-	f, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	require.NoError(t, err)
-	t.Cleanup(func() { f.Close() })
-	return f
+	for _, c := range []struct {
+		columns int
+		want    string
+	}{
+		{80, "\rpingpong: 64 bytes: 7 in 1s\x1b[K\r\x1b[K"},
+		{28, "\rpingpong: 64 bytes: 7 in 1s\x1b[K\r\x1b[K"},
+		{27, "\rpingpong: 64 bytes: 7 in 1\x1b[K\r\x1b[K"},
+		{1, "\r\x1b[K\r\x1b[K"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var moves atomic.Uint64
+			var out bytes.Buffer
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() {
+				showProgress(ctx, &out, func() int { return c.columns }, "64 bytes", &moves)
+				close(ended)
+			}()
+			time.Sleep(time.Second - 1)
+			synctest.Wait()
+			assert.Empty(t, out.String(), "a short run")
+			moves.Store(7)
+			time.Sleep(time.Second)
+			cancel()
+			<-ended
+			assert.Equal(t, c.want, out.String())
+		})
+	}
 }
