@@ -88,7 +88,8 @@ func pingCM(ctx context.Context, opts options, rep *report.Report, stdout, stder
 	return tell(ctx, &opts, rep, stdout, err)
 }
 
-// connect connects to the server, or waits for a client however long that takes.
+// connect connects to the server, or waits for a client however long that takes. One that cannot
+// be accepted is told of, and does not end the wait.
 func (p *pinger) connect(ctx context.Context, stderr io.Writer) (err error) {
 	cfg := rdmacm.Config{Cap: ibv.QPCap{MaxSendWR: pingSends, MaxRecvWR: pingRecvs, MaxSendSGE: 1, MaxRecvSGE: 1}}
 	if p.isClient() {
@@ -107,8 +108,13 @@ func (p *pinger) connect(ctx context.Context, stderr io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
 	fmt.Fprintf(stderr, "pingpong: waiting for a client on port %d\n", l.Addr().Port())
-	p.conn, err = l.Accept(ctx, p.setup)
-	return err
+	for {
+		p.conn, err = l.Accept(ctx, p.setup)
+		if !errors.As(err, new(*rdmacm.AcceptError)) {
+			return err
+		}
+		fmt.Fprintf(stderr, "pingpong: %s; waiting for another client\n", oneLine(err))
+	}
 }
 
 // report describes the connection for the report.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/ibv"
 	"github.com/goverbs/goverbs/rdmacm"
@@ -220,6 +222,25 @@ func TestRPingNobodyThere(t *testing.T) {
 		_, port := cmServer(t, ours, l.addr)
 		fails(t, start(t, ours, "--cm", "-p", port), "another id has port "+port)
 	})
+}
+
+// TestRPingAcceptFails has a server that can accept only the last of its clients.
+func TestRPingAcceptFails(t *testing.T) {
+	l := newLab(t)
+	server := start(t, "sh", "-c", "ulimit -l 8; exec setpriv --bounding-set=-ipc_lock pingpong --cm -e -p 0")
+	port := server.printed(`waiting for a client on port (\d+)`)[1]
+	for range 2 {
+		fails(t, cmClient(t, ours, l.addr, port, "-n", "9"), "the peer's program has rejected the connection")
+	}
+	const told = `(?m)^pingpong: accepting \S+: .*ulimit -l.*; waiting for another client$`
+	assert.Len(t, regexp.MustCompile(told).FindAllString(server.stderr.String(), -1), 2)
+
+	all := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+	require.NoError(t, unix.Prlimit(server.cmd.Process.Pid, unix.RLIMIT_MEMLOCK, &all, nil))
+	client := cmClient(t, ours, l.addr, port, "-n", "9")
+	assert.Zero(t, client.wait(patience))
+	assert.Zero(t, server.wait(patience))
+	checkPings(t, server, 64, 9)
 }
 
 // TestRPingStrangePeer has a peer that connects and says something else.
