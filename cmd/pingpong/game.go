@@ -180,7 +180,7 @@ func (g *game) surplus() uint64 { return g.early() * uint64(len(g.lanes)) }
 // begin has this side send first, if it is to.
 func (g *game) begin() error {
 	for _, l := range g.lanes {
-		l.base, l.received, l.lost, l.owed = l.posted, 0, 0, 0
+		l.base, l.received, l.lost, l.owed, l.anew = l.posted, 0, 0, 0, 0
 		if g.begins {
 			l.owed = int(g.depth)
 		}
@@ -224,7 +224,7 @@ func (g *game) arrived(l *lane, wc *cq.WC) error {
 		g.lost--
 		return nil
 	}
-	if i := l.received - 1 + l.lost; i >= g.lag() {
+	if i := l.received - 1 + l.lost; i >= g.lag() && !isAnew(wc) {
 		record(g.times, g.clock()-l.sent[(l.base+i-g.lag())%uint64(len(l.sent))])
 	}
 	l.owed++
@@ -314,6 +314,7 @@ func (g *game) writeOff() {
 		l.lost += out
 		g.lost += out
 		l.owed += int(out)
+		l.anew += int(out)
 	}
 }
 

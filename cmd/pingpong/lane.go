@@ -3,6 +3,7 @@ package main
 import (
 	"time"
 
+	"github.com/goverbs/goverbs/cq"
 	"github.com/goverbs/goverbs/ibv"
 )
 
@@ -21,6 +22,7 @@ type lane struct {
 	received     uint64 // messages, in this round
 	lost         uint64 // answers that are waited for no more, in this round
 	owed         int    // messages that this side may send now
+	anew         int    // those of them that answer none, since what they stand for is lost
 }
 
 // prepare makes the work requests of a round once: the loop posts them again and again.
@@ -61,21 +63,42 @@ func (l *lane) pump(g *game) error {
 			wr.Flags |= ibv.SendSignaled
 		}
 		g.aim(wr, position)
+		if int(i) < l.anew {
+			markAnew(wr)
+		}
 		l.sent[position%uint64(len(l.sent))] = now
 	}
 	accepted, err := l.qp.PostSend(l.sends[:n])
 	l.posted += uint64(accepted)
 	g.posted += uint64(accepted)
 	l.owed -= accepted
+	l.anew -= min(l.anew, accepted)
 	return err
+}
+
+// A message that answers none has immediate data, with which a server knows that it has not waited
+// for an answer. C's programs do not look at that.
+const immAnswers, immAnew = 0, 1 // the second in a send alone, the first in what always has some
+
+func markAnew(wr *ibv.SendWR) {
+	if wr.Opcode == ibv.OpSend {
+		wr.Opcode = ibv.OpSendImm
+	}
+	wr.Imm = immAnew
+}
+
+func isAnew(wc *cq.WC) bool {
+	imm, ok := wc.Imm()
+	return ok && imm == immAnew
 }
 
 // aim sets what differs from one operation to the next.
 func (g *game) aim(wr *ibv.SendWR, position uint64) {
 	switch g.op {
-	case opSend, opWrite:
+	case opSend:
+		wr.Opcode = ibv.OpSend
 	case opWriteImm:
-		wr.Imm = uint32(position)
+		wr.Imm = immAnswers
 		if g.slots > 1 {
 			wr.Remote = g.peer.Slice(int(position%uint64(g.slots)*g.slot), int(g.size))
 		}

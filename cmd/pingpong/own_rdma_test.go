@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/goverbs/goverbs/cmd/pingpong/internal/report"
 	"github.com/goverbs/goverbs/cq"
 	"github.com/goverbs/goverbs/ibv"
 	"github.com/goverbs/goverbs/internal/rdmatest"
@@ -166,14 +167,13 @@ func TestLoss(t *testing.T) {
 			opts.typ, opts.sizes, opts.iters, opts.events = typeUD, []uint32{64}, 20, w == events
 			opts.timeout = patience / 10
 			client, server := connectedSessions(t, opts)
-			served := make(chan struct{})
+			anew := make(chan []int, 1)
 			go func() {
-				defer close(served)
-				answerSome(t, server, func(n int) bool { return n != 5 && n != 11 }, 20)
+				anew <- answerSome(t, server, func(n int) bool { return n != 5 && n != 11 }, 20)
 			}()
 			results, err := client.play(t.Context(), nil, io.Discard)
 			require.NoError(t, err)
-			<-served
+			assert.Equal(t, []int{6, 12}, <-anew, "it says what it sends without an answer")
 			require.Len(t, results, 1)
 			assert.EqualValues(t, 2, results[0].Lost)
 			assert.EqualValues(t, 18, results[0].Iterations)
@@ -183,8 +183,50 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// answerSome takes so many messages and answers those that it should.
-func answerSome(t *testing.T, s *session, answers func(n int) bool, messages int) {
+// TestServerTimesNoLoss has a client that gives one answer up: what the server sees of that is no
+// latency.
+func TestServerTimesNoLoss(t *testing.T) {
+	for _, typ := range []string{typeUC, typeUD} {
+		t.Run(typ, func(t *testing.T) {
+			opts := defaults()
+			opts.typ, opts.sizes, opts.iters, opts.timeout = typ, []uint32{64}, 5, patience
+			client, server := connectedSessions(t, opts)
+			served := make(chan []report.Result, 1)
+			go func() {
+				results, err := server.play(t.Context(), nil, io.Discard)
+				assert.NoError(t, err)
+				served <- results
+			}()
+			send := ibv.Send(0, ibv.SendSignaled, client.region.SGE(int(client.out), 64))
+			send.Datagram = client.lanes[0].to
+			for n := range 5 {
+				message := send
+				if n == 2 {
+					markAnew(&message)
+				}
+				_, err := client.lanes[0].qp.PostSend([]ibv.SendWR{message})
+				require.NoError(t, err)
+				var wc [1]cq.WC
+				for came := 0; came < 2; { // that it is sent, and the answer
+					got, err := client.cq.Poll(wc[:])
+					require.NoError(t, err)
+					if got > 0 {
+						require.NoError(t, wc[0].Err())
+						came++
+					}
+				}
+			}
+			results := <-served
+			require.Len(t, results, 1)
+			assert.EqualValues(t, 5, results[0].Iterations)
+			assert.EqualValues(t, 3, results[0].Latency.Samples, "neither the first message is an answer, nor that")
+		})
+	}
+}
+
+// answerSome takes so many messages and answers those that it should. It returns which of them
+// answered none.
+func answerSome(t *testing.T, s *session, answers func(n int) bool, messages int) (anew []int) {
 	l := s.lanes[0]
 	send := ibv.Send(0, 0, s.region.SGE(int(s.out), 64)).To(l.to)
 	send.Flags = ibv.SendSignaled
@@ -193,7 +235,7 @@ func answerSome(t *testing.T, s *session, answers func(n int) bool, messages int
 	for n := 0; n < messages || sending; {
 		got, err := s.cq.Poll(wcs[:])
 		if !assert.NoError(t, err) || got > 0 && !assert.NoError(t, wcs[0].Err()) {
-			return
+			return anew
 		}
 		switch {
 		case got == 0:
@@ -203,14 +245,18 @@ func answerSome(t *testing.T, s *session, answers func(n int) bool, messages int
 			if n++; answers(n) {
 				owed++
 			}
+			if isAnew(&wcs[0]) {
+				anew = append(anew, n)
+			}
 		}
 		if owed > 0 && !sending {
 			if _, err := l.qp.PostSend([]ibv.SendWR{send}); !assert.NoError(t, err) {
-				return
+				return anew
 			}
 			owed, sending = owed-1, true
 		}
 	}
+	return anew
 }
 
 // TestPeerIsSilent has UD give up where nothing comes any more, and say how much was lost. A
