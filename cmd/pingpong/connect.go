@@ -68,7 +68,10 @@ func (s *session) exchange(conn net.Conn, notes, stderr io.Writer) (c *control, 
 	if err != nil {
 		return c, err
 	}
-	return c, printAddresses(notes, "remote address: ", remote[:len(local)])
+	if err := printAddresses(notes, "remote address: ", remote[:len(local)]); err != nil || c != nil {
+		return c, err
+	}
+	return nil, s.compare(conn)
 }
 
 // padded adds the addresses that C's srq program exchanges for queue pairs it has not.

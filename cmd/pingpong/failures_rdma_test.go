@@ -126,33 +126,42 @@ func TestPeerDies(t *testing.T) {
 	}
 }
 
-// A peer whose flags are others.
+// A peer whose flags are others. One of C does not say so.
 func TestPeerDisagrees(t *testing.T) {
 	l := newLab(t)
+	rc, uc := cProgram(typeRC), cProgram(typeUC)
+	const noType = "after 0 of 1000 round trips: no progress for 3s .*; 0 of 1000 messages have come from the peer.*; do both sides have the same --type and --size"
+	const fewer = "after 10 of 20 round trips: (.*transport retry counter exceeded.*|" +
+		`no progress for 3s .*; 10 of 20 messages have come from the peer, and its device has acknowledged \d+ of 1[01]); do both sides have the same --iters`
 	for name, c := range map[string]struct {
-		clientArgs, serverArgs []string
-		client, server         string
+		clientProgram, serverProgram string
+		clientArgs, serverArgs       []string
+		client, server               string
 	}{
-		"longer":  {[]string{"-s", "5000"}, nil, "do both sides have the same --size", "do both sides have the same --size"},
-		"shorter": {[]string{"-s", "3000"}, nil, "", "the peer sent 3000 bytes, not 4096: give both sides the same --size"},
-		"type":    {[]string{"uc"}, nil, "has another --type, --size or --iters", "has another --type, --size or --iters"},
-		"types":   {[]string{"srq"}, nil, "the peer hung up in the exchange of addresses, .* whether it is of the same type", "the client sends more addresses than one: is it of type srq, and this server not"},
-		"more":    {[]string{"-n", "20"}, []string{"-n", "10"}, "after 10 of 20 round trips: .*(transport retry counter exceeded|has another --type, --size or --iters)", ""},
+		"several": {ours, ours, []string{"-s", "5000", "-n", "20"}, []string{"-n", "10"},
+			"^pingpong: --size is 5000 here and 4096 at the server, --iters is 20 here and 10 at the server: give both sides the same",
+			"^pingpong: --size is 4096 here and 5000 at the client, --iters is 10 here and 20 at the client: give both sides the same"},
+		"type":  {ours, ours, []string{"uc"}, nil, "--type is uc here and rc at the server: give", "--type is rc here and uc at the client: give"},
+		"types": {ours, ours, []string{"srq"}, nil, "the peer hung up in the exchange of addresses, .* whether it is of the same type", "the client sends more addresses than one: is it of type srq, and this server not"},
 		// Of the GIDs the first is the link-local one.
-		"GID":      {[]string{"-g", "0"}, nil, "the peer hung up in the exchange of addresses, .*: look at what it says", `own GID 1 of port 1 \(::ffff:.*\) to peer GID fe80::.*; if that is the cause: both must be of the same type`},
-		"no --chk": {nil, []string{"--chk"}, "", "round trip 1 of 4096 bytes: byte 0 is 0x7b, not 0x00: .*the peer runs without --chk"},
+		"GID":      {ours, ours, []string{"-g", "0"}, nil, "the peer hung up in the exchange of addresses, .*: look at what it says", `own GID 1 of port 1 \(::ffff:.*\) to peer GID fe80::.*; if that is the cause: both must be of the same type`},
+		"no --chk": {ours, ours, nil, []string{"--chk"}, "", "round trip 1 of 4096 bytes: byte 0 is 0x7b, not 0x00: .*the peer runs without --chk"},
+
+		"C's is longer":   {rc, ours, []string{"-s", "5000"}, nil, "", "do both sides have the same --size"},
+		"C's is shorter":  {rc, ours, []string{"-s", "3000"}, nil, "", "the peer sent 3000 bytes, not 4096: give both sides the same --size"},
+		"C's is uc":       {uc, ours, nil, nil, "", noType},
+		"C's server is":   {ours, uc, nil, nil, "transport retry counter exceeded.*; do both sides have the same --type and --mtu|" + noType, ""},
+		"C's wants fewer": {rc, ours, []string{"-n", "10"}, []string{"-n", "20"}, "", fewer},
+		"C's server does": {ours, rc, []string{"-n", "20"}, []string{"-n", "10"}, fewer, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server, port := l.server(t, "pingpong", c.serverArgs...)
-			client := l.client(t, "pingpong", port, c.clientArgs...)
-			if name == "more" {
-				client.wait(patience) // for the device's retries, which are over after four seconds
-			}
-			if c.client != "" {
-				fails(t, client, c.client)
-			}
-			if c.server != "" {
-				fails(t, server, c.server)
+			server, port := l.server(t, c.serverProgram, c.serverArgs...)
+			client := l.client(t, c.clientProgram, port, c.clientArgs...)
+			for p, text := range map[*proc]string{client: c.client, server: c.server} {
+				if text != "" {
+					p.wait(patience) // for the device's retries or the timeout, behind the start of both
+					fails(t, p, text)
+				}
 			}
 		})
 	}

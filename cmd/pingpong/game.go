@@ -131,7 +131,7 @@ func (g *game) renewWait(ctx context.Context) {
 
 func (g *game) complete(wc *cq.WC) error {
 	if err := wc.Err(); err != nil {
-		return withHint(err)
+		return g.withHint(err)
 	}
 	l := g.laneOf(wc)
 	if wc.IsRecv() {

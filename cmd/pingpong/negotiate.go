@@ -51,6 +51,10 @@ type params struct {
 	MTU           int           `json:"mtu"`
 }
 
+func (s *session) hello() hello {
+	return hello{Params: s.agreed(), GIDType: s.lanes[0].local.Choice.Entry.Type.String()}
+}
+
 func (s *session) agreed() params {
 	return params{
 		Type: s.typ, Op: s.op, Sizes: s.sizes, Iters: s.iters, Duration: s.duration, Warmup: s.warmup, Depth: s.depth,
@@ -101,7 +105,8 @@ func (s *session) peerName() string {
 // negotiate says hello, compares, and connects the queue pairs. The server answers when
 // its own are connected.
 func (s *session) negotiate(conn net.Conn, local []ibv.Endpoint) (*control, []ibv.Endpoint, error) {
-	own := hello{Params: s.agreed(), Endpoints: local, GIDType: s.lanes[0].local.Choice.Entry.Type.String(), Memory: s.target()}
+	own := s.hello()
+	own.Endpoints, own.Memory = local, s.target()
 	in := bufio.NewReaderSize(conn, maxHello)
 	if s.isClient() {
 		if err := sendHello(conn, own); err != nil {
@@ -135,6 +140,41 @@ func (s *session) negotiate(conn net.Conn, local []ibv.Endpoint) (*control, []ib
 		return nil, nil, err
 	}
 	return newControl(conn, in, s.peerName()), peer.Endpoints, nil
+}
+
+// compare refuses a pingpong whose flags are others, of which the exchange of C's programs says
+// nothing. It comes when that is over: C's programs have hung up, or are about to and read no
+// more. So the server says hello, and a client that gets one answers.
+func (s *session) compare(conn net.Conn) error {
+	own := s.hello()
+	if !s.isClient() {
+		_ = sendHello(conn, own) // to nobody, as a rule, where the client is C's
+	}
+	wait := time.Second // for a peer that neither hangs up nor says more
+	if s.timeout > 0 {
+		wait = min(wait, s.timeout)
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(wait)); err != nil {
+		return err
+	}
+	in := bufio.NewReaderSize(conn, maxHello)
+	if head, _ := in.Peek(len(greeting)); string(head) != greeting {
+		return nil
+	}
+	peer, err := s.receiveHello(in)
+	if err != nil {
+		return err
+	}
+	if s.isClient() {
+		_ = sendHello(conn, own)
+	}
+	// These may differ.
+	peer.Params.MTU, peer.Params.Check = own.Params.MTU, own.Params.Check
+	if err := s.accord(own, peer); err != nil {
+		return err
+	}
+	s.alike = true
+	return nil
 }
 
 func sendHello(conn net.Conn, h hello) error {

@@ -150,6 +150,72 @@ func TestPlainClientIsTold(t *testing.T) {
 	require.ErrorContains(t, <-refused, "speaks as C's programs do")
 }
 
+// TestCompare has two plain pingpongs, whose peer might be C's program.
+func TestCompare(t *testing.T) {
+	for name, c := range map[string]struct {
+		change         func(*session) // of the client
+		client, server string
+	}{
+		"alike":           {func(*session) {}, "", ""},
+		"what may differ": {func(s *session) { s.check, s.mtu = true, ibv.MTU256 }, "", ""},
+		"type":            {func(s *session) { s.typ = typeUC }, "--type is uc here and rc at the server: give", "--type is rc here and uc at the client: give"},
+		"size and iters": {func(s *session) { s.sizes, s.iters = []uint32{8}, 9 },
+			"--size is 8 here and 4096 at the server, --iters is 9 here and 1000 at the server: give",
+			"--size is 4096 here and 8 at the client, --iters is 1000 here and 9 at the client: give"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, server := side(t, "server"), side(t, "")
+			client.lanes, server.lanes = []*lane{{}}, []*lane{{}}
+			c.change(client)
+			a, b := connected(t)
+			served := make(chan error, 1)
+			go func() { served <- server.compare(b) }()
+			for s, got := range map[*session]struct {
+				err  error
+				want string
+			}{client: {client.compare(a), c.client}, server: {<-served, c.server}} {
+				assert.Equal(t, got.want == "", s.alike)
+				if got.want == "" {
+					assert.NoError(t, got.err)
+				} else {
+					assert.ErrorContains(t, got.err, got.want)
+				}
+			}
+		})
+	}
+}
+
+// TestCompareWithC has a peer that says no hello.
+func TestCompareWithC(t *testing.T) {
+	for name, peer := range map[string]func(net.Conn){
+		"hangs up": func(c net.Conn) { c.Close() },
+		"resets the connection": func(c net.Conn) {
+			_ = c.(*net.TCPConn).SetLinger(0)
+			c.Close()
+		},
+		"stays":                func(net.Conn) {},
+		"says something short": func(c net.Conn) { _, _ = io.WriteString(c, done) },
+		"says something long":  func(c net.Conn) { _, _ = io.WriteString(c, wire) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, server := range []string{"", "server"} {
+				s := side(t, server)
+				s.lanes, s.timeout = []*lane{{}}, time.Second/10
+				us, them := connected(t)
+				peer(them)
+				assert.NoError(t, s.compare(us))
+				assert.False(t, s.alike)
+				if server != "" && name == "stays" {
+					require.NoError(t, us.Close())
+					said, err := io.ReadAll(them)
+					require.NoError(t, err)
+					assert.Empty(t, said, "a C server could take it for its client's last word")
+				}
+			}
+		})
+	}
+}
+
 func controls(t *testing.T) (client, server *control) {
 	t.Helper()
 	a, b := connected(t)

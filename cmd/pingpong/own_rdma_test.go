@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -153,8 +154,9 @@ func TestNoReceives(t *testing.T) {
 	require.NoError(t, peer.initQP(peer.lanes[0], ibv.GIDRequest{Local: rdmatest.Addr(t)}))
 	conn, port := listen(t)
 	client := l.client(t, ours, port)
-	_, err = exchangeAsServer(<-conn, []ibv.Endpoint{peer.lanes[0].local.Endpoint}, peer.connectQPs)
-	require.NoError(t, err)
+	with := <-conn
+	_, err = exchangeAsServer(with, []ibv.Endpoint{peer.lanes[0].local.Endpoint}, peer.connectQPs)
+	require.NoError(t, errors.Join(err, with.Close()))
 	// That of Linux 6.1 takes the wait for a receive for silence.
 	fails(t, client, "(RNR|transport) retry counter exceeded.*the peer had no receive posted")
 }
@@ -263,14 +265,15 @@ func answerSome(t *testing.T, s *session, answers func(n int) bool, messages int
 // server that waits for a message has nothing of its own under way.
 func TestPeerIsSilent(t *testing.T) {
 	l := newLab(t)
+	c := cProgram(typeUD)
 	server, port := l.server(t, ours, "ud", "-n", "10")
-	client := l.client(t, ours, port, "ud", "-n", "8")
+	client := l.client(t, c, port, "-n", "8")
 	assert.Zero(t, client.wait(patience))
 	assert.Equal(t, exitFailure, server.wait(limit))
-	assert.Contains(t, server.stderr.String(), "after 8 of 10 round trips: no progress for 3s")
+	assert.Contains(t, server.stderr.String(), "after 8 of 10 round trips: no progress for 3s (--timeout changes how long to wait); 8 of 10 messages have come from the peer; do both sides have the same --iters?\n")
 	assert.Contains(t, server.stdout.String(), "lost:     0 of 8 round trips had no answer")
 
-	server, port = l.server(t, ours, "ud", "-n", "8")
+	server, port = l.server(t, c, "-n", "8")
 	client = l.client(t, ours, port, "ud", "-n", "10")
 	assert.Zero(t, server.wait(patience))
 	assert.Zero(t, client.wait(patience))

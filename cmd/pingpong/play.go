@@ -78,9 +78,12 @@ func (s *session) measure(ctx context.Context, c *control, r round, stderr io.Wr
 	if err != nil {
 		err = fmt.Errorf("after %s: %w", g.soFar(), err)
 	}
-	if errors.As(err, new(errNoProgress)) && g.isLossy() && !g.own {
-		begun := min(g.iters, g.posted)
-		counted.Lost = begun - min(begun, counted.Iterations) // or the peer is gone
+	if errors.As(err, new(errNoProgress)) && !g.own {
+		err = fmt.Errorf("%w; %s", err, g.seen())
+		if g.isLossy() {
+			begun := min(g.iters, g.posted)
+			counted.Lost = begun - min(begun, counted.Iterations) // or the peer is gone
+		}
 	}
 	return counted, err
 }
@@ -182,6 +185,22 @@ func (g *game) soFar() string {
 		return fmt.Sprintf("%d %s of a round of %v", g.iterations(), what, g.duration)
 	}
 	return fmt.Sprintf("%d of %d %s", g.iterations(), g.iters, what)
+}
+
+// seen says what has been seen of a peer that does not tell by itself, and what may be behind it.
+func (g *game) seen() string {
+	text := fmt.Sprintf("%d of %d messages have come from the peer", g.received, g.iters)
+	if !g.isLossy() {
+		text += fmt.Sprintf(", and its device has acknowledged %d of %d", g.done, g.posted)
+	}
+	switch {
+	case g.alike:
+	case g.received == 0:
+		text += "; do both sides have the same --type and --size?"
+	case g.received < g.iters:
+		text += "; do both sides have the same --iters?"
+	}
+	return text
 }
 
 // iterations are those of this side that are done.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -236,6 +237,15 @@ func listen(t *testing.T) (client <-chan net.Conn, port string) {
 	return accepted, strconv.Itoa(int(addrPort(l.Addr()).Port()))
 }
 
+// say says something to a peer, and hangs up behind the end of an exchange.
+func say(conn net.Conn, text string) error {
+	_, err := io.WriteString(conn, text)
+	if strings.HasSuffix(text, done) {
+		err = errors.Join(err, conn.(*net.TCPConn).CloseWrite())
+	}
+	return err
+}
+
 // fakeServer takes one client, says something to it and stays until the test ends.
 func fakeServer(t *testing.T, says string) (port string) {
 	t.Helper()
@@ -243,7 +253,7 @@ func fakeServer(t *testing.T, says string) (port string) {
 	go func() {
 		select {
 		case conn := <-client:
-			_, _ = io.WriteString(conn, says)
+			_ = say(conn, says)
 		case <-t.Context().Done():
 		}
 	}()
@@ -256,6 +266,5 @@ func fakeClient(t *testing.T, addr, port, says string) {
 	conn, err := net.Dial("tcp", net.JoinHostPort(addr, port))
 	require.NoError(t, err)
 	t.Cleanup(func() { conn.Close() })
-	_, err = io.WriteString(conn, says)
-	require.NoError(t, err)
+	require.NoError(t, say(conn, says))
 }

@@ -22,6 +22,7 @@ type session struct {
 	cq      *cq.CQ
 	srq     *ibv.SRQ // nil where queue pairs have receive queues of their own
 	lanes   []*lane
+	alike   bool // the peer is a pingpong, and has what both must have alike
 
 	memory
 	recvs []ibv.RecvWR // all that are posted at a time; the wr_id is the index

@@ -16,14 +16,17 @@ import (
 )
 
 // withHint adds what most often is behind a failed completion of this program.
-func withHint(err error) error {
+func (g *game) withHint(err error) error {
 	var e *cq.Error
 	switch {
 	case !errors.As(err, &e):
 	case e.Recv && e.Class() == cq.ClassLocal, !e.Recv && e.Class() == cq.ClassRemote:
 		return fmt.Errorf("%w; do both sides have the same --size?", err)
-	case e.Class() == cq.ClassRetryExceeded:
+	case e.Class() != cq.ClassRetryExceeded:
+	case g.received == 0:
 		return fmt.Errorf("%w; do both sides have the same --type and --mtu?", err)
+	case !g.own && !g.alike:
+		return fmt.Errorf("%w; do both sides have the same --iters?", err)
 	}
 	return err
 }
@@ -38,7 +41,7 @@ const defaultLook = 750 * time.Millisecond
 type errNoProgress struct{ after time.Duration }
 
 func (e errNoProgress) Error() string {
-	return fmt.Sprintf("no progress for %v: the peer is gone, or has another --type, --size or --iters (--timeout changes how long to wait)", e.after)
+	return fmt.Sprintf("no progress for %v (--timeout changes how long to wait)", e.after)
 }
 
 // watched returns a context that ends with ctx, or when moves has not changed for the

@@ -60,18 +60,43 @@ func TestWatchedEndsWithItsContext(t *testing.T) {
 
 func TestHint(t *testing.T) {
 	for _, c := range []struct {
-		err  error
-		want string
+		err      error
+		alike    bool
+		received uint64
+		want     string
 	}{
-		{&cq.Error{Status: cq.StatusLocLenErr, Recv: true}, "; do both sides have the same --size?"},
-		{&cq.Error{Status: cq.StatusRemInvReqErr}, "; do both sides have the same --size?"},
-		{&cq.Error{Status: cq.StatusRetryExcErr}, "; do both sides have the same --type and --mtu?"},
-		{&cq.Error{Status: cq.StatusWRFlushErr, Recv: true}, ""},
-		{errors.New("other"), ""},
+		{&cq.Error{Status: cq.StatusLocLenErr, Recv: true}, false, 0, "; do both sides have the same --size?"},
+		{&cq.Error{Status: cq.StatusRemInvReqErr}, false, 0, "; do both sides have the same --size?"},
+		{&cq.Error{Status: cq.StatusRetryExcErr}, false, 0, "; do both sides have the same --type and --mtu?"},
+		{&cq.Error{Status: cq.StatusRetryExcErr}, false, 1, "; do both sides have the same --iters?"},
+		{&cq.Error{Status: cq.StatusRetryExcErr}, true, 1, ""},
+		{&cq.Error{Status: cq.StatusWRFlushErr, Recv: true}, false, 0, ""},
+		{errors.New("other"), false, 0, ""},
 	} {
-		err := withHint(c.err)
+		g := game{session: &session{alike: c.alike}, received: c.received}
+		err := g.withHint(c.err)
 		assert.ErrorIs(t, err, c.err)
 		assert.Equal(t, c.want, strings.TrimPrefix(err.Error(), c.err.Error()))
+	}
+}
+
+func TestSeen(t *testing.T) {
+	for _, c := range []struct {
+		typ                    string
+		alike                  bool
+		received, done, posted uint64
+		want                   string
+	}{
+		{typeRC, false, 0, 0, 1, "0 of 20 messages have come from the peer, and its device has acknowledged 0 of 1; do both sides have the same --type and --size?"},
+		{typeSRQ, false, 10, 10, 11, "10 of 20 messages have come from the peer, and its device has acknowledged 10 of 11; do both sides have the same --iters?"},
+		{typeRC, true, 10, 11, 11, "10 of 20 messages have come from the peer, and its device has acknowledged 11 of 11"},
+		{typeRC, false, 20, 19, 20, "20 of 20 messages have come from the peer, and its device has acknowledged 19 of 20"},
+		{typeUD, false, 10, 10, 10, "10 of 20 messages have come from the peer; do both sides have the same --iters?"},
+	} {
+		s := session{alike: c.alike}
+		s.typ = c.typ
+		g := game{session: &s, round: round{iters: 20}, received: c.received, done: c.done, posted: c.posted}
+		assert.Equal(t, c.want, g.seen())
 	}
 }
 
