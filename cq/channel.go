@@ -18,7 +18,7 @@ import (
 
 // Channel is a completion channel: where the device tells that a completion queue has
 // something to poll. Several completion queues can share one. Waiting holds no
-// operating system thread. Its methods may be called from several goroutines.
+// operating system thread, unless InitAttr.Hold asks for it. Its methods may be called from several goroutines.
 //
 // Events are acknowledged by the library, at the latest when the completion queue is
 // closed: there is nothing to do about it.
@@ -185,7 +185,7 @@ func reqNotify(s *core.CQ, solicitedOnly bool) error {
 // Wait polls, and where there is nothing waits until there is: it returns at least one
 // completion, as Poll does, or an error. It is the whole loop of poll, arm, poll and
 // wait, so that no wakeup is lost, and may be called from several goroutines. InitAttr.Spin
-// has it poll for some time before.
+// has it poll for some time before, and InitAttr.Hold hold its thread for some.
 //
 // Where ctx ends first it fails with the cause, which after a deadline matches
 // os.ErrDeadlineExceeded; when the completion queue is closed with ibv.ErrClosed; when it
@@ -220,7 +220,7 @@ func (q *CQ) wait(ctx context.Context, wcs []WC, as int32) (n int, err error) {
 		if n, err = q.Poll(wcs); n > 0 || err != nil {
 			return n, err
 		}
-		switch _, err := s.Channel.Events.Wait(ctx, s, func() error { return mayWait(s) }); {
+		switch _, err := s.Channel.Events.Wait(ctx, s, s.Hold, func() error { return mayWait(s) }); {
 		case err == nil:
 			s.Channel.Events.Wake(s) // who waits beside, for nothing is armed any more
 		case !errors.Is(err, fdwait.ErrWoken):

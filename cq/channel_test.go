@@ -259,6 +259,34 @@ func TestSpin(t *testing.T) {
 	require.ErrorIs(t, <-done, context.Canceled, "also while it polls")
 }
 
+// TestHold has waits get events while they hold their thread, and end when they do no more.
+func TestHold(t *testing.T) {
+	b := newChannelBed(t, 1, func(a *cq.InitAttr) { a.Hold = 10 * time.Millisecond })
+	b.SetComplete(true)
+	qp, q := b.qps[0], b.qps[0].Send
+	assert.False(t, sleepsThrough(t, q, 10_000, 30*time.Second, library, func(n int) {
+		qp.Post(t, fakedevtest.Sends(b.Region, 0, n)...)
+	}), "it has slept with completions in the queue")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	wait := func() {
+		var wcs [1]cq.WC
+		_, err := q.Wait(ctx, wcs[:])
+		done <- err
+	}
+	go wait()
+	require.Eventually(t, func() bool { return cq.Waiting(b.ch) == 1 }, 30*time.Second, 100*time.Microsecond)
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	ctx = t.Context()
+	go wait()
+	require.Eventually(t, func() bool { return cq.Waiting(b.ch) == 1 }, 30*time.Second, 100*time.Microsecond)
+	require.NoError(t, qp.Close())
+	require.NoError(t, q.Close())
+	require.ErrorIs(t, <-done, ibv.ErrClosed)
+}
+
 // TestUnacknowledgedEvents has completion queues go of which events were taken, or were
 // not, in each order with others and the channel: the fake device reports a destroy
 // that would have waited for ever.
@@ -337,6 +365,10 @@ func TestChannelRefused(t *testing.T) {
 	require.ErrorContains(t, err, "zero Channel")
 	_, err = cq.Create(b.Ctx, cq.InitAttr{Entries: 1, Spin: -1})
 	require.ErrorContains(t, err, "Spin is -1ns")
+	for _, hold := range []time.Duration{-1, 10*time.Millisecond + 1} {
+		_, err = cq.Create(b.Ctx, cq.InitAttr{Entries: 1, Hold: hold})
+		require.ErrorContains(t, err, "Hold is "+hold.String()+": give how long to hold a thread, 0 to 10ms")
+	}
 	_, err = cq.NewChannel(nil)
 	require.ErrorIs(t, err, syscall.EINVAL)
 

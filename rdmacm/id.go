@@ -178,7 +178,7 @@ func (id *ID) GetEvent(ctx context.Context) (*Event, error) {
 	s := id.s
 	for {
 		c := s.ch.Load()
-		e, err := c.events.Wait(ctx, s, func() error {
+		e, err := c.events.Wait(ctx, s, 0, func() error {
 			switch {
 			case s.Closing():
 				return life.ErrClosed

@@ -38,6 +38,7 @@ type options struct {
 	sl       uint8
 	events   bool
 	spin     time.Duration
+	hold     time.Duration
 	check    bool
 	odp      bool
 	timeout  time.Duration // 0 for none
@@ -81,10 +82,14 @@ func (op operation) atomic() bool  { return op == opFetchAdd || op == opCmpSwap 
 
 const atomicSize = 8
 
+// mostHold is what a completion queue takes.
+const mostHold = 10 * time.Millisecond
+
 func defaults() options {
 	return options{
 		typ: typeRC, port: 18515, ibPort: 1, sizes: []uint32{4096}, rxDepth: 500, numQP: 1, iters: 1000,
 		op: opSend, depth: 1, signalEvery: 1,
+		hold:    200 * time.Microsecond,
 		timeout: 3 * time.Second, // so that whatever goes wrong is told within five
 	}
 }
@@ -97,6 +102,14 @@ func (o *options) role() string {
 		return "client"
 	}
 	return "server"
+}
+
+// held is for how long a sleep holds its thread.
+func (o *options) held() time.Duration {
+	if o.events {
+		return o.hold
+	}
+	return 0
 }
 
 func (o *options) waits() string {
@@ -178,6 +191,7 @@ func (o *options) define(flags *pflag.FlagSet) {
 	flags.StringVar(&o.typ, "type", o.typ, "")
 	flags.Func("inline", "", optional(&o.inline, 0, 1<<16))
 	flags.DurationVar(&o.spin, "spin", 0, "")
+	flags.DurationVar(&o.hold, "hold", o.hold, "")
 	flags.Func("tclass", "", number(&o.tclass, 0, 255))
 	flags.Func("flow-label", "", number(&o.flowLabel, 0, 1<<20-1))
 	flags.BoolVar(&o.cm, "cm", false, "")
@@ -240,6 +254,10 @@ func (o *options) settle(flags *pflag.FlagSet) error {
 		return errors.New("--spin is for --events: without it pingpong polls and never sleeps")
 	case o.spin < 0:
 		return fmt.Errorf("--spin %v is negative: use 0 to sleep at once", o.spin)
+	case given("hold") && !o.events:
+		return errors.New("--hold is for --events: without it pingpong polls and never sleeps")
+	case o.hold < 0 || o.hold > mostHold:
+		return fmt.Errorf("--hold %v is not from 0 to %v", o.hold, mostHold)
 	case o.timeout < 0:
 		return fmt.Errorf("--timeout %v is negative: use 0 to wait for ever", o.timeout)
 	case given("plot") && !strings.HasSuffix(o.plot, ".svg"):

@@ -254,7 +254,7 @@ func (s *session) sendQueue() int {
 // makeQueues makes the completion queue, with --events on a channel that can be waited
 // for, and the queue pairs that report to it.
 func (s *session) makeQueues() (err error) {
-	attr := cq.InitAttr{Entries: int(s.rxDepth) + s.sendQueue()*int(s.numQP), Spin: s.spin}
+	attr := cq.InitAttr{Entries: int(s.rxDepth) + s.sendQueue()*int(s.numQP), Spin: s.spin, Hold: s.held()}
 	if s.events {
 		if s.channel, err = cq.NewChannel(s.dev); err != nil {
 			return err
@@ -329,7 +329,7 @@ func (s *session) setup() *report.Setup {
 		Side: s.role(), Type: s.typ, Operation: string(s.op),
 		Device: s.dev.Name(), Driver: driver(s.dev.Name()), Software: s.dev.Software(), Port: s.ibPort, MTU: s.mtu.Bytes(),
 		QueuePairs: int(s.numQP), Depth: int(s.depth), SignalEvery: int(s.signalEvery), RxDepth: s.rxDepth, Bidirectional: s.bidirectional,
-		Wait: s.waits(), SpinUsec: usec(s.spin), Checked: s.check,
+		Wait: s.waits(), SpinUsec: usec(s.spin), HoldUsec: usec(s.held()), Checked: s.check,
 		SL: s.sl, TrafficClass: s.tclass, FlowLabel: s.flowLabel,
 	}
 }

@@ -77,6 +77,7 @@ var mayImport = map[string][]string{
 	"internal/cmd/testsum":          {},
 	"internal/fakedev":              {},
 	"internal/fakedev/fakedevtest":  {"ibv", "cq", "mr", "internal/fakedev", "internal/rdmatest", "github.com/stretchr/testify/require"},
+	"internal/alone":                {"github.com/stretchr/testify/require"},
 	"internal/rdmatest":             {"ibv", "cq", "mr", "internal/life", "github.com/stretchr/testify/require", "go.uber.org/goleak"},
 	"internal/sysfs/sysfstest":      {"internal/sysfs", "github.com/rogpeppe/go-internal/txtar"},
 	"internal/bench":                {},

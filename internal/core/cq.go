@@ -25,6 +25,7 @@ type CQ struct {
 	Channel *Channel      // or nil
 	Handle  func() any    // the *cq.CQ, or nil if it was dropped
 	Spin    time.Duration // how long a wait polls before it arms
+	Hold    time.Duration // how long it holds its thread then
 	WithInv uint32        // bits of wc_flags
 
 	// Armed is how the device was asked to tell of a completion since it last did: while

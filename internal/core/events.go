@@ -181,7 +181,7 @@ func (c *Context) readEvents(queue *fdwait.Queue[struct{}, struct{}], ended chan
 		return nil
 	}
 	for {
-		_, err := queue.Wait(context.Background(), struct{}{}, noted)
+		_, err := queue.Wait(context.Background(), struct{}{}, 0, noted)
 		for _, e := range c.takenEvents() {
 			c.handle(e)
 		}

@@ -26,7 +26,7 @@ func BenchmarkFinds(b *testing.B) {
 		require.NoError(b, c.add(1<<40))
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := c.Wait(ctx, 0, nil); err != nil {
+			if _, err := c.Wait(ctx, 0, 0, nil); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -41,7 +41,7 @@ func BenchmarkParks(b *testing.B) {
 		go func() {
 			defer close(over)
 			for {
-				if _, err := ping.Wait(ctx, 0, nil); err != nil {
+				if _, err := ping.Wait(ctx, 0, 0, nil); err != nil {
 					return // it was closed
 				}
 				_ = pong.add(1)
@@ -50,7 +50,7 @@ func BenchmarkParks(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			_ = ping.add(1)
-			if _, err := pong.Wait(ctx, 0, nil); err != nil {
+			if _, err := pong.Wait(ctx, 0, 0, nil); err != nil {
 				b.Fatal(err)
 			}
 		}

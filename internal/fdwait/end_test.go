@@ -98,7 +98,7 @@ func TestDeadlines(t *testing.T) {
 		// Not goWait: a slow machine may see the end before the beginning.
 		c := make(chan result, 1)
 		go func() {
-			_, err := s.Wait(ctx, key+1, nil)
+			_, err := s.Wait(ctx, key+1, 0, nil)
 			c <- result{err: err}
 		}()
 		waits = append(waits, c)
@@ -113,7 +113,7 @@ func TestDeadlines(t *testing.T) {
 
 	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, errEnough) // and as the leader
 	defer cancel()
-	_, err := s.Wait(ctx, 1, nil)
+	_, err := s.Wait(ctx, 1, 0, nil)
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	require.ErrorIs(t, err, errEnough)
 }
@@ -145,7 +145,7 @@ func TestCancelWithTheEvent(t *testing.T) {
 		both.Wait()
 		if r := ended(t, leader); r.err != nil {
 			require.ErrorIs(t, r.err, context.Canceled)
-			what, err := s.Wait(soon(t), 1, nil)
+			what, err := s.Wait(soon(t), 1, 0, nil)
 			require.NoError(t, err)
 			require.Equal(t, i, what, "the event was kept")
 		}
@@ -176,7 +176,7 @@ func TestCancelOnTheWayToThePoller(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan result, 1)
 		go func() {
-			_, err := s.Wait(late{ctx, cancel}, 1, nil)
+			_, err := s.Wait(late{ctx, cancel}, 1, 0, nil)
 			done <- result{err: err}
 		}()
 		failsWith(t, done, context.Canceled)
@@ -202,10 +202,10 @@ func TestCancelAfterwards(t *testing.T) {
 func TestStop(t *testing.T) {
 	s := newSource(t)
 	require.NoError(t, s.send(1, 10))
-	_, err := s.Wait(soon(t), 1, func() error { return errEnough })
+	_, err := s.Wait(soon(t), 1, 0, func() error { return errEnough })
 	require.ErrorIs(t, err, errEnough)
 	require.Zero(t, s.waiting())
-	what, err := s.Wait(soon(t), 1, func() error {
+	what, err := s.Wait(soon(t), 1, 0, func() error {
 		free := s.Queue.mu.TryLock()
 		if free {
 			s.Queue.mu.Unlock()
@@ -220,7 +220,7 @@ func TestStop(t *testing.T) {
 		var failed atomic.Bool
 		c := make(chan result, 1)
 		go func() {
-			_, err := s.Wait(soon(t), 1, func() error {
+			_, err := s.Wait(soon(t), 1, 0, func() error {
 				if failed.Load() {
 					return errEnough
 				}
@@ -240,7 +240,7 @@ func TestWakeIsForThoseOfNow(t *testing.T) {
 	s := newSource(t)
 	s.Wake(1)
 	require.NoError(t, s.send(1, 10))
-	what, err := s.Wait(soon(t), 1, nil)
+	what, err := s.Wait(soon(t), 1, 0, nil)
 	require.NoError(t, err)
 	require.EqualValues(t, 10, what)
 }
@@ -255,7 +255,7 @@ func TestRemove(t *testing.T) {
 	brings(t, leader, event{9, 90})
 
 	require.ErrorIs(t, s.Remove(0, func() error { return syscall.EBUSY }), syscall.EBUSY)
-	what, err := s.Wait(soon(t), 0, nil)
+	what, err := s.Wait(soon(t), 0, 0, nil)
 	require.NoError(t, err, "a Remove that fails changes nothing")
 	require.EqualValues(t, 0, what)
 
@@ -300,7 +300,7 @@ func TestClose(t *testing.T) {
 	s.Close()
 	require.NoError(t, s.send(1, 10))
 	takes := s.takes.Load()
-	_, err := s.Wait(soon(t), 1, func() error { return errEnough })
+	_, err := s.Wait(soon(t), 1, 0, func() error { return errEnough })
 	require.ErrorIs(t, err, os.ErrClosed)
 	_, err = s.Next(cancelled(errEnough))
 	require.ErrorIs(t, err, os.ErrClosed)
@@ -318,7 +318,7 @@ func TestCloseUnderWay(t *testing.T) {
 			users.Go(func() {
 				for {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(key)*20*time.Microsecond)
-					_, err := s.Wait(ctx, key, nil)
+					_, err := s.Wait(ctx, key, someHold(), nil)
 					cancel()
 					switch {
 					case errors.Is(err, os.ErrClosed):

@@ -1,5 +1,5 @@
 // Package fdwait waits for the events that a C library tells through a file descriptor,
-// without holding a thread. Many goroutines can wait on one descriptor, each for the
+// without holding a thread, or holding it for a short time only. Many goroutines can wait on one descriptor, each for the
 // events of its own key; each wait ends with its context.
 //
 // The runtime's poller admits one goroutine to a descriptor. So one of the waiting
@@ -38,6 +38,7 @@ type Queue[K comparable, E any] struct {
 	mu          sync.Mutex // held while take runs
 	closed      bool
 	leader      *waiter[K, E]
+	holding     bool // the leader sleeps in the kernel, holding its thread
 	parked      bool // the leader is in the poller, or about to be
 	interrupted bool // the descriptor's deadline is set
 	waiters     []*waiter[K, E]
@@ -113,16 +114,20 @@ func closeAll(fds []int) {
 // with what the poller says of the descriptor. An event that came before ctx ended is
 // returned all the same; one that no wait has returned is kept for the next. stop must not
 // call the queue.
-func (q *Queue[K, E]) Wait(ctx context.Context, key K, stop func() error) (E, error) {
+//
+// hold is for how long the wait holds its thread, if it leads: asleep in the kernel, which
+// takes less time than the runtime's poller. What ends it but an event, Close too, does so up
+// to hold later.
+func (q *Queue[K, E]) Wait(ctx context.Context, key K, hold time.Duration, stop func() error) (E, error) {
 	w := &waiter[K, E]{key: key}
-	err := q.wait(ctx, w, stop)
+	err := q.wait(ctx, w, hold, stop)
 	return w.event.What, err
 }
 
 // Next is Wait for the next event that no other goroutine waits for by its key.
 func (q *Queue[K, E]) Next(ctx context.Context) (Event[K, E], error) {
 	w := &waiter[K, E]{any: true}
-	err := q.wait(ctx, w, nil)
+	err := q.wait(ctx, w, 0, nil)
 	return w.event, err
 }
 
@@ -230,7 +235,7 @@ func (q *Queue[K, E]) Close() {
 	_ = q.file.Close() // which waits for the leader to be out, and has nothing to write
 }
 
-func (q *Queue[K, E]) wait(ctx context.Context, w *waiter[K, E], stop func() error) error {
+func (q *Queue[K, E]) wait(ctx context.Context, w *waiter[K, E], hold time.Duration, stop func() error) error {
 	w.done = ctx.Done() // before anything is changed: ctx may be nil
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -248,13 +253,16 @@ func (q *Queue[K, E]) wait(ctx context.Context, w *waiter[K, E], stop func() err
 		return nil
 	}
 	q.waiters = append(q.waiters, w)
-	q.drain(w)
-	switch {
-	case w.ended:
-		return w.err
-	case q.leader == nil:
+	if q.leader == nil {
 		q.leader = w
-	default:
+		if hold > 0 && ctx.Err() == nil {
+			q.hold(hold)
+		}
+	}
+	if !q.holding { // else the leader's event could be taken, and it would sleep on
+		q.drain(w)
+	}
+	if q.leader != w && !w.ended {
 		q.follow(ctx, w)
 	}
 	if q.leader == w {
@@ -334,7 +342,7 @@ func (q *Queue[K, E]) passOn() {
 
 // lead takes events until the wait of w has ended.
 func (q *Queue[K, E]) lead(ctx context.Context, w *waiter[K, E]) {
-	if w.done != nil {
+	if w.done != nil && !w.ended {
 		defer context.AfterFunc(ctx, func() {
 			q.mu.Lock()
 			defer q.mu.Unlock()
@@ -356,6 +364,15 @@ func (q *Queue[K, E]) lead(ctx context.Context, w *waiter[K, E]) {
 			q.end(w, Event[K, E]{}, fmt.Errorf("polling the file descriptor: %w", err))
 		}
 	}
+}
+
+// hold sleeps until there is an event, but no longer than d.
+func (q *Queue[K, E]) hold(d time.Duration) {
+	q.holding = true
+	q.mu.Unlock()
+	_ = q.conn.Control(func(fd uintptr) { sleep(fd, d) }) // which keeps it open
+	q.mu.Lock()
+	q.holding = false
 }
 
 // park takes events until the wait of w has ended, or it is interrupted.

@@ -103,7 +103,7 @@ type result struct {
 func (s *source) goWait(t testing.TB, ctx context.Context, key uint32) <-chan result {
 	t.Helper()
 	return s.start(t, func() (event, error) {
-		what, err := s.Wait(ctx, key, nil)
+		what, err := s.Wait(ctx, key, 0, nil)
 		return event{key, what}, err
 	})
 }
@@ -217,7 +217,7 @@ func TestWhatHasComeIsReturned(t *testing.T) {
 		require.NoError(t, s.send(1, 10))
 		require.NoError(t, s.send(2, 20))
 		require.NoError(t, s.send(2, 21))
-		what, err := s.Wait(ctx, 2, nil)
+		what, err := s.Wait(ctx, 2, 0, nil)
 		require.NoError(t, err)
 		require.EqualValues(t, 20, what)
 		e, err := s.Next(ctx)
@@ -227,7 +227,7 @@ func TestWhatHasComeIsReturned(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, event{2, 21}, e)
 	}
-	_, err := s.Wait(cancelled(errEnough), 1, nil)
+	_, err := s.Wait(cancelled(errEnough), 1, 0, nil)
 	require.ErrorIs(t, err, errEnough)
 	_, err = s.Next(cancelled(errEnough))
 	require.ErrorIs(t, err, errEnough)
@@ -241,7 +241,7 @@ func TestWhatHasComeCostsLittle(t *testing.T) {
 		if s.send(1, 10) != nil {
 			t.Fail()
 		}
-		if _, err := s.Wait(ctx, 1, nil); err != nil {
+		if _, err := s.Wait(ctx, 1, 0, nil); err != nil {
 			t.Fail()
 		}
 	})
@@ -254,7 +254,7 @@ func TestWhatHasComeIsReturnedToFollowers(t *testing.T) {
 	leader := s.goWait(t, t.Context(), 1)
 	for i := range uint32(1000) {
 		require.NoError(t, s.send(2, i))
-		what, err := s.Wait(cancelled(errEnough), 2, nil)
+		what, err := s.Wait(cancelled(errEnough), 2, 0, nil)
 		require.NoError(t, err)
 		require.Equal(t, i, what)
 	}
@@ -311,7 +311,7 @@ func TestEventsAreKeptInOrder(t *testing.T) {
 	require.NoError(t, s.send(9, 90))
 	brings(t, leader, event{9, 90})
 	for i := uint32(1); i < 10; i += 2 {
-		what, err := s.Wait(soon(t), 1, nil)
+		what, err := s.Wait(soon(t), 1, 0, nil)
 		require.NoError(t, err)
 		require.Equal(t, i, what)
 	}
@@ -343,12 +343,12 @@ func TestTakeFails(t *testing.T) {
 	s := newSource(t)
 	require.NoError(t, s.send(1, 10))
 	s.failNext(syscall.EINTR, syscall.EINTR)
-	what, err := s.Wait(soon(t), 1, nil)
+	what, err := s.Wait(soon(t), 1, 0, nil)
 	require.NoError(t, err)
 	require.EqualValues(t, 10, what)
 
 	s.failNext(syscall.EIO)
-	_, err = s.Wait(soon(t), 1, nil)
+	_, err = s.Wait(soon(t), 1, 0, nil)
 	require.ErrorIs(t, err, syscall.EIO)
 
 	leader, follower := s.goWait(t, t.Context(), 1), s.goWait(t, t.Context(), 1)
@@ -360,7 +360,7 @@ func TestTakeFails(t *testing.T) {
 	leader, follower = s.goWait(t, t.Context(), 1), s.goWait(t, t.Context(), 2)
 	s.failNext(syscall.EIO)
 	ctx := soon(t)
-	_, err = s.Wait(ctx, 3, nil)
+	_, err = s.Wait(ctx, 3, 0, nil)
 	require.ErrorIs(t, err, syscall.EIO, "who takes gets the error")
 	require.NoError(t, ctx.Err(), "before it waits")
 	require.NoError(t, s.send(1, 12))
@@ -398,7 +398,7 @@ func TestPollerError(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for range 2 {
-		_, err = q.Wait(ctx, 1, nil)
+		_, err = q.Wait(ctx, 1, 0, nil)
 		require.ErrorContains(t, err, "polling the file descriptor")
 		require.NoError(t, ctx.Err())
 	}
@@ -407,10 +407,10 @@ func TestPollerError(t *testing.T) {
 // A nil context panics, as everywhere, and leaves the queue as it was.
 func TestNilContext(t *testing.T) {
 	s := newSource(t)
-	assert.Panics(t, func() { _, _ = s.Wait(nil, 1, nil) }) //nolint:staticcheck // that is the test
-	assert.Panics(t, func() { _, _ = s.Next(nil) })         //nolint:staticcheck // that is the test
+	assert.Panics(t, func() { _, _ = s.Wait(nil, 1, 0, nil) }) //nolint:staticcheck // that is the test
+	assert.Panics(t, func() { _, _ = s.Next(nil) })            //nolint:staticcheck // that is the test
 	leader := s.goWait(t, t.Context(), 1)
-	assert.Panics(t, func() { _, _ = s.Wait(nil, 2, nil) }) //nolint:staticcheck // that is the test
+	assert.Panics(t, func() { _, _ = s.Wait(nil, 2, 0, nil) }) //nolint:staticcheck // that is the test
 	require.NoError(t, s.send(1, 10))
 	brings(t, leader, event{1, 10})
 }

@@ -18,6 +18,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/internal/alone"
 )
 
 // counter is an eventfd whose every unit is an event.
@@ -102,7 +104,7 @@ func waitsOfMany(t *testing.T, inPoller int, waiting func() int, wait func(ctx c
 }
 
 func TestManyQueues(t *testing.T) {
-	if !inChild(t, "GOMAXPROCS=4") {
+	if !alone.Here(t, 3*patience, "GOMAXPROCS=4") {
 		return
 	}
 	var queues []*counter
@@ -118,25 +120,25 @@ func TestManyQueues(t *testing.T) {
 		return n
 	}
 	waitsOfMany(t, many, waiting, func(ctx context.Context, i int) error {
-		_, err := queues[i].Wait(ctx, 0, nil)
+		_, err := queues[i].Wait(ctx, 0, 0, nil)
 		return err
 	})
 }
 
 func TestManyKeys(t *testing.T) {
-	if !inChild(t, "GOMAXPROCS=4") {
+	if !alone.Here(t, 3*patience, "GOMAXPROCS=4") {
 		return
 	}
 	s := newSource(t)
 	waitsOfMany(t, 1, s.waiting, func(ctx context.Context, i int) error {
-		_, err := s.Wait(ctx, uint32(i), nil)
+		_, err := s.Wait(ctx, uint32(i), 0, nil)
 		return err
 	})
 	// Each gets what is for it, whoever leads.
 	var waits sync.WaitGroup
 	for i := range uint32(many) {
 		waits.Go(func() {
-			what, err := s.Wait(t.Context(), i, nil)
+			what, err := s.Wait(t.Context(), i, 0, nil)
 			assert.NoError(t, err)
 			assert.Equal(t, i+1, what)
 		})
@@ -171,6 +173,9 @@ func haste(ctx context.Context) (context.Context, context.CancelFunc) {
 		return context.WithTimeout(ctx, time.Duration(rand.IntN(200))*time.Microsecond)
 	}
 }
+
+// someHold is none, or a short time in which an event may come or not.
+func someHold() time.Duration { return time.Duration(rand.IntN(3)) * 30 * time.Microsecond }
 
 // brief says whether a wait of haste ended as it may.
 func brief(err error) bool {
@@ -210,7 +215,7 @@ func TestNoneIsLostOfOneKey(t *testing.T) {
 				if i%3 == 0 {
 					_, err = c.Next(ctx)
 				} else {
-					_, err = c.Wait(ctx, 0, nil)
+					_, err = c.Wait(ctx, 0, someHold(), nil)
 				}
 				cancel()
 				switch {
@@ -251,7 +256,7 @@ func TestNoneIsLostOfManyKeys(t *testing.T) {
 		run.Go(func() {
 			for next := uint32(0); next < each; {
 				hasty, cancel := haste(ctx)
-				what, err := s.Wait(hasty, key, nil)
+				what, err := s.Wait(hasty, key, someHold(), nil)
 				cancel()
 				switch {
 				case err == nil && what == next:
@@ -292,7 +297,7 @@ func TestNoWakeupIsLost(t *testing.T) {
 	for _, side := range [][2]*counter{{a, b}, {b, a}} {
 		run.Go(func() {
 			for range rounds {
-				if _, err := side[0].Wait(ctx, 0, nil); !assert.NoError(t, err) || !assert.NoError(t, side[1].add(1)) {
+				if _, err := side[0].Wait(ctx, 0, someHold(), nil); !assert.NoError(t, err) || !assert.NoError(t, side[1].add(1)) {
 					return
 				}
 			}

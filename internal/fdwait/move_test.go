@@ -21,7 +21,7 @@ func TestCollect(t *testing.T) {
 	require.NoError(t, s.send(2, 20))
 	s.Collect()
 	assert.Equal(t, int64(3), s.takes.Load(), "until there are none")
-	e, err := s.Wait(t.Context(), 2, nil)
+	e, err := s.Wait(t.Context(), 2, 0, nil)
 	require.NoError(t, err)
 	assert.Equal(t, uint32(20), e)
 	s.Close()
@@ -47,11 +47,11 @@ func TestMove(t *testing.T) {
 		require.NoError(t, from.Move(3, to.Queue, func() error { return nil }))
 		require.ErrorIs(t, ended(t, woken).err, ErrWoken)
 		for _, want := range []uint32{10, 11, 12} {
-			e, err := to.Wait(t.Context(), 1, nil)
+			e, err := to.Wait(t.Context(), 1, 0, nil)
 			require.NoError(t, err)
 			assert.Equal(t, want, e)
 		}
-		e, err := from.Wait(t.Context(), 2, nil)
+		e, err := from.Wait(t.Context(), 2, 0, nil)
 		require.NoError(t, err)
 		assert.Equal(t, uint32(20), e)
 	}

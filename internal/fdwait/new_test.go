@@ -3,16 +3,16 @@
 package fdwait
 
 import (
-	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/internal/alone"
 )
 
 func none() (event, error) { return event{}, unix.EAGAIN }
@@ -55,31 +55,11 @@ func TestOwnDescriptor(t *testing.T) {
 	require.NoError(t, unix.Close(fd))
 }
 
-const childEnv = "FDWAIT_CHILD"
-
-// inChild reports whether this is the process that it started for the test alone. The
-// other one has it seen succeed.
-func inChild(t *testing.T, env ...string) bool {
-	t.Helper()
-	if os.Getenv(childEnv) == t.Name() {
-		return true
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=0")
-	cmd.Env = append(append(os.Environ(), childEnv+"="+t.Name()), env...)
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.Contains(t, string(out), "--- PASS: "+t.Name())
-	t.Logf("%s", out)
-	return false
-}
-
 // With few descriptors left New works or says what is missing, and leaves none behind.
 // In a process that has not used the runtime's poller yet, as this one, it must not be
 // New that ends it.
 func TestNewWithoutDescriptors(t *testing.T) {
-	if !inChild(t) {
+	if !alone.Here(t, 3*patience) {
 		return
 	}
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)

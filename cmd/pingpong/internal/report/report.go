@@ -38,6 +38,7 @@ type Setup struct {
 	Bidirectional bool    `json:"bidirectional"`
 	Wait          string  `json:"wait"` // polling, events, or mixed
 	SpinUsec      float64 `json:"spin_usec"`
+	HoldUsec      float64 `json:"hold_usec"`
 	Checked       bool    `json:"checked"`
 	SL            uint8   `json:"service_level"`
 	TrafficClass  uint8   `json:"traffic_class"`
@@ -230,14 +231,20 @@ func (s *Setup) completion() string {
 }
 
 func (s *Setup) waiting() string {
+	sleep := "sleeping until an event"
+	if s.HoldUsec > 0 {
+		sleep += fmt.Sprintf(", with the thread held for %v", duration(s.HoldUsec))
+	}
 	switch s.Wait {
 	case "events":
-		return "sleeping until an event"
+		return sleep
 	case "mixed":
-		return fmt.Sprintf("polling for %v, then sleeping until an event", time.Duration(s.SpinUsec*1000))
+		return fmt.Sprintf("polling for %v, then %s", duration(s.SpinUsec), sleep)
 	}
 	return "busy polling"
 }
+
+func duration(usec float64) time.Duration { return time.Duration(usec * 1000) }
 
 func (s *Setup) driver() string {
 	if s.Driver == "" {

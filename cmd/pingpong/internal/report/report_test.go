@@ -66,7 +66,7 @@ func TestText(t *testing.T) {
 			return []Count{c}
 		}()},
 		"srq": {func(s *Setup) {
-			s.Type, s.QueuePairs, s.Depth, s.Bidirectional, s.Wait, s.SpinUsec = "srq", 16, 4, true, "mixed", 50
+			s.Type, s.QueuePairs, s.Depth, s.Bidirectional, s.Wait, s.SpinUsec, s.HoldUsec = "srq", 16, 4, true, "mixed", 50, 200
 		}, []Count{counted(4096, 2)}},
 		"write":    {func(s *Setup) { s.Operation, s.Depth, s.SignalEvery, s.Checked = "write", 64, 16, true }, []Count{counted(65536, 1)}},
 		"uc-write": {func(s *Setup) { s.Operation, s.Type = "write", "uc" }, []Count{counted(1, 1)}},

@@ -1,0 +1,101 @@
+//go:build linux
+
+package fdwait
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// goHold starts a wait that is the leader and holds its thread for d.
+func (s *source) goHold(t *testing.T, ctx context.Context, key uint32, d time.Duration) <-chan result {
+	t.Helper()
+	c := make(chan result, 1)
+	go func() {
+		what, err := s.Wait(ctx, key, d, nil)
+		c <- result{event{key, what}, err}
+	}()
+	until(t, "the thread is held", func() bool {
+		s.Queue.mu.Lock()
+		defer s.Queue.mu.Unlock()
+		return s.holding
+	})
+	return c
+}
+
+// A wait that holds its thread gets its event without the runtime's poller.
+func TestHold(t *testing.T) {
+	s := newSource(t)
+	for i := range uint32(100) {
+		w := s.goHold(t, t.Context(), 1, time.Hour)
+		require.NoError(t, s.send(1, i))
+		brings(t, w, event{1, i})
+	}
+	require.NoError(t, s.send(1, 10))
+	what, err := s.Wait(t.Context(), 1, time.Hour, nil)
+	require.NoError(t, err, "what has come needs no sleep")
+	require.EqualValues(t, 10, what)
+	_, err = s.Wait(cancelled(errEnough), 1, time.Hour, nil)
+	require.ErrorIs(t, err, errEnough)
+	require.Zero(t, s.waiting())
+}
+
+// When its time is over it waits as others do.
+func TestHoldIsOver(t *testing.T) {
+	s := newSource(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	w := s.goHold(t, ctx, 1, time.Millisecond)
+	until(t, "it is in the poller", func() bool { return s.waiting() == 1 })
+	cancel(errEnough)
+	failsWith(t, w, errEnough)
+}
+
+// Events of others wake the leader, which hands them on and leaves its thread. A follower
+// takes none from it.
+func TestFollowersOfAHold(t *testing.T) {
+	s := newSource(t)
+	follow := func(key uint32) <-chan result {
+		c := make(chan result, 1)
+		go func() {
+			what, err := s.Wait(t.Context(), key, time.Hour, nil)
+			c <- result{event{key, what}, err}
+		}()
+		return c
+	}
+	leader := s.goHold(t, t.Context(), 1, time.Hour)
+	takes := s.takes.Load()
+	first, second := follow(2), follow(3)
+	until(t, "they follow", func() bool { return s.Waiting() == 3 })
+	require.Equal(t, takes, s.takes.Load())
+	require.NoError(t, s.send(2, 20))
+	brings(t, first, event{2, 20})
+	until(t, "the leader is in the poller", func() bool { return s.waiting() == 2 })
+	require.NoError(t, s.send(1, 10))
+	require.NoError(t, s.send(3, 30))
+	brings(t, leader, event{1, 10})
+	brings(t, second, event{3, 30})
+}
+
+// What ends it otherwise does so at the latest when it leaves its thread.
+func TestHoldEnds(t *testing.T) {
+	s := newSource(t)
+	const hold = 50 * time.Millisecond
+	ctx, cancel := context.WithCancelCause(t.Context())
+	w := s.goHold(t, ctx, 1, hold)
+	cancel(errEnough)
+	failsWith(t, w, errEnough)
+
+	w = s.goHold(t, t.Context(), 1, hold)
+	s.Wake(1)
+	failsWith(t, w, ErrWoken)
+
+	w = s.goHold(t, t.Context(), 1, hold)
+	s.Close()
+	takes := s.takes.Load()
+	failsWith(t, w, os.ErrClosed)
+	require.Equal(t, takes, s.takes.Load(), "nothing is taken after Close")
+}
