@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/goverbs/goverbs/ibv"
+	"github.com/goverbs/goverbs/internal/alone"
 	"github.com/goverbs/goverbs/internal/rdmatest"
 	"github.com/goverbs/goverbs/rdmacm"
 )
@@ -42,8 +43,9 @@ func tool(t *testing.T, args ...string) {
 // A device that is removed tells every id, and is gone when they are closed: librdmacm, which
 // keeps it open, does not hold it back. Another of the same name can be used then.
 func TestDeviceRemoval(t *testing.T) {
-	if os.Getenv("MALLOC_ARENA_MAX") == "" {
-		alone(t)
+	// With one arena: librdmacm 44 takes devices for removed that are not where the distance
+	// of two of them does not fit an int, and then waits for itself.
+	if !alone.Here(t, rdmatest.Limit(), "MALLOC_ARENA_MAX=1") {
 		return
 	}
 	const name, netdev = "gvrxe7", "gvdummy7"
@@ -98,19 +100,6 @@ func TestDeviceRemoval(t *testing.T) {
 	}
 	_, err := rdmacm.Devices() // has librdmacm forget it
 	require.NoError(t, err)
-}
-
-// alone runs the test in a process of its own in which C has one arena: librdmacm 44 takes
-// devices for removed that are not where the distance of two of them does not fit an int, and
-// then waits for itself.
-func alone(t *testing.T) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), rdmatest.Limit())
-	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run", "^"+t.Name()+"$")
-	cmd.Env = append(os.Environ(), "MALLOC_ARENA_MAX=1")
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
 }
 
 // atNewDevice makes a listener at the address, when its device is known to have it.
