@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -20,9 +21,11 @@ type game struct {
 	begins bool // this side sends first, or works on the peer's memory
 
 	start     time.Time
-	now       time.Duration // since start, when the completions at hand were taken
-	took      time.Duration // all of it
-	cpu, used time.Duration // processor time of the process: at the start, and since then
+	now       time.Duration   // since start, when the completions at hand were taken
+	yielded   time.Duration   // when it last was
+	fresh     []time.Duration // latencies of the completions at hand
+	took      time.Duration   // all of it
+	cpu, used time.Duration   // processor time of the process: at the start, and since then
 	times     *hdrhistogram.Histogram
 
 	moves    atomic.Uint64 // iterations, for those who watch
@@ -62,14 +65,10 @@ func (g *game) run(ctx context.Context) error {
 				return err
 			}
 		}
-		if g.op.bounces() {
-			g.moves.Store(g.received)
-		} else {
-			g.moves.Store(g.done)
-		}
 		if err := g.advance(); err != nil {
 			return err
 		}
+		g.note()              // while the peer has its turn
 		if ctx.Err() != nil { // completions may never run out
 			break
 		}
@@ -78,6 +77,32 @@ func (g *game) run(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	return nil
+}
+
+// yieldAfter is less than the 10 ms after which the scheduler's monitor takes a goroutine for
+// one that holds others up: having taken away what it runs on, the monitor looks again every
+// 20 us, which costs a round trip more than all else in Go.
+const yieldAfter = 5 * time.Millisecond
+
+// note keeps what was measured, and makes way for other goroutines in time.
+func (g *game) note() {
+	for _, took := range g.fresh {
+		record(g.times, took)
+	}
+	g.fresh = g.fresh[:0]
+	if g.op.bounces() {
+		g.moves.Store(g.received)
+	} else {
+		g.moves.Store(g.done)
+	}
+	if now := g.clock(); !g.events && now-g.yielded >= yieldAfter {
+		g.yielded = now
+		runtime.Gosched()
+	}
+}
+
+func record(times *hdrhistogram.Histogram, took time.Duration) {
+	_ = times.RecordValue(min(max(int64(took), 1), maxLatency)) // cannot be out of range
 }
 
 // clock reads the time once for all the completions at hand.
@@ -151,11 +176,6 @@ func (g *game) laneOf(wc *cq.WC) *lane {
 	return g.lanes[0]
 }
 
-// record notes how long an iteration took.
-func record(times *hdrhistogram.Histogram, took time.Duration) {
-	_ = times.RecordValue(min(max(int64(took), 1), maxLatency)) // cannot be out of range
-}
-
 // early is how many messages of a lane come to this side unasked: where both begin, those
 // that the peer began with.
 func (g *game) early() uint64 {
@@ -225,7 +245,7 @@ func (g *game) arrived(l *lane, wc *cq.WC) error {
 		return nil
 	}
 	if i := l.received - 1 + l.lost; i >= g.lag() && !isAnew(wc) {
-		record(g.times, g.clock()-l.sent[(l.base+i-g.lag())%uint64(len(l.sent))])
+		g.fresh = append(g.fresh, g.clock()-l.sent[(l.base+i-g.lag())%uint64(len(l.sent))])
 	}
 	l.owed++
 	return nil
@@ -262,7 +282,7 @@ func (s *session) place(i uint64, size uint32) []byte {
 // sentTo notes that a send and all before it are done.
 func (g *game) sentTo(l *lane, position uint64) error {
 	if !g.op.bounces() {
-		record(g.times, g.clock()-l.sent[position%uint64(len(l.sent))])
+		g.fresh = append(g.fresh, g.clock()-l.sent[position%uint64(len(l.sent))])
 		if err := g.checkAnswers(l.done, position+1); err != nil {
 			return err
 		}
