@@ -52,9 +52,9 @@ bench: ## benchmarks of the data path on a null provider: build/bench.txt, and t
 		-test.benchtime $(BENCHTIME)) >>build/bench.txt || exit 1; done
 	@go run ./internal/cmd/benchratio <build/bench.txt
 events-cost: setup build ## instructions that a round trip with events takes, in Go and in C, in the lab's VM
-	@docker/events-cost
+	@docker/cost events
 polling-cost: setup build ## time of a round trip with polling, in Go and in C, in the lab's VM
-	@docker/polling-cost
+	@docker/cost polling
 vet: ## go vet, for every platform on which the module must build
 	go test -count=1 -run '^TestVet$$' ./internal/boundary
 
@@ -85,7 +85,7 @@ suite = -@echo '$(1)=build/$(1).json' >>build/suites; echo '== $(1)'; build/test
 native:
 	$(call suite,native,go test -json -count=1 -race ./...)
 
-lab:
+lab: build
 	$(call suite,lab,go test -json -count=1 -timeout 20m -tags lab ./docker)
 
 device:

@@ -154,7 +154,9 @@ func (q *CQ) String() string { return q.s.String() }
 // error hold, and come first. A device may tell of an overrun by an event only, as rdma_rxe
 // does: polls in the moment before find an empty queue.
 //
-// Poll allocates nothing.
+// Poll allocates nothing. A goroutine that does nothing but poll and post should call
+// runtime.Gosched every few milliseconds: after ten the runtime's monitor would interrupt it,
+// and then disturb it every 20 us for some time.
 //
 // Implements: ibv_poll_cq
 func (q *CQ) Poll(wcs []WC) (n int, err error) {

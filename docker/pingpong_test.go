@@ -63,3 +63,19 @@ func TestPingpongTellsLoss(t *testing.T) {
 	require.NoError(t, err)
 	assert.Positive(t, n)
 }
+
+// TestCost has the measurements that CONTRIBUTING names work: their figures are for people.
+func TestCost(t *testing.T) {
+	for mode, compares := range map[string]string{"polling": `ratio \d+\.\d{3}`, "events": `Go takes -?\d+ instructions more`} {
+		l := newLab(t)
+		l.script = "docker/cost"
+		out, errs, status := l.run(mode, "-n", "100", "-r", "1", "-t", "rc")
+		require.Zero(t, status, "%s%s", out, errs)
+		assert.Regexp(t, `(?m)^rc: medians: C \d+\.\d\d usec/iter, Go \d+\.\d\d usec/iter: `+compares+`$`, out)
+	}
+	l := newLab(t)
+	l.script = "docker/cost"
+	_, errs, status := l.run()
+	assert.Equal(t, 2, status)
+	assert.Contains(t, errs, "cost polling|events")
+}

@@ -49,7 +49,7 @@ func TestPeerHostDies(t *testing.T) {
 	// A host that is dead says nothing: its command is given up when the other has failed.
 	out, errs, status := l.run("sh", "-c", parley+" -idle 5s; exit $(($? + 3))", "--", "sh", "-c", `
 		`+parley+` -n 1000000 -idle 1h 10.77.0.1 &
-		until [ "$(cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts)" -gt 500 ]; do sleep 0.1; done
+		until [ "$(cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts)" -gt 500 ]; do kill -0 $! && sleep 0.1 || exit; done
 		echo 0 >/proc/sys/kernel/panic
 		echo c >/proc/sysrq-trigger`)
 	lines := of("server", out)

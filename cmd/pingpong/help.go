@@ -40,7 +40,7 @@ Flags that C does not have, and that work with its programs:
                         from registered memory (what the device grants unasked)
       --spin TIME       with --events: poll for so long before each sleep (0s)
       --hold TIME       with --events: sleep for so long, at most 10ms, with the thread held
-                        as C does, before the Go runtime may use it for others (200us)
+                        as C does, before the Go runtime may use it for others (1ms)
       --tclass N        traffic class, 0 to 255: DSCP in the upper six bits, ECN in the
                         lower two (0)
       --flow-label N    flow label of 20 bits, which chooses the UDP source port (0)

@@ -89,7 +89,7 @@ func defaults() options {
 	return options{
 		typ: typeRC, port: 18515, ibPort: 1, sizes: []uint32{4096}, rxDepth: 500, numQP: 1, iters: 1000,
 		op: opSend, depth: 1, signalEvery: 1,
-		hold:    200 * time.Microsecond,
+		hold:    time.Millisecond,
 		timeout: 3 * time.Second, // so that whatever goes wrong is told within five
 	}
 }

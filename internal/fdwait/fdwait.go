@@ -1,6 +1,6 @@
 // Package fdwait waits for the events that a C library tells through a file descriptor,
-// without holding a thread, or holding it for a short time only. Many goroutines can wait on one descriptor, each for the
-// events of its own key; each wait ends with its context.
+// without holding a thread, or for a short time only. Many goroutines can wait on one
+// descriptor, each for the events of its own key; each wait ends with its context.
 //
 // The runtime's poller admits one goroutine to a descriptor. So one of the waiting
 // goroutines leads: it waits in the poller, takes what events there are and hands them to
@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -38,10 +39,14 @@ type Queue[K comparable, E any] struct {
 	mu          sync.Mutex // held while take runs
 	closed      bool
 	leader      *waiter[K, E]
-	holding     bool // the leader sleeps in the kernel, holding its thread
-	parked      bool // the leader is in the poller, or about to be
-	interrupted bool // the descriptor's deadline is set
+	holding     bool             // the leader sleeps in the kernel, holding its thread
+	longest     time.Duration    // and for how long at most
+	sleep       func(fd uintptr) // does it
+	yielded     time.Time        // when one that does last made way
+	parked      bool             // the leader is in the poller, or about to be
+	interrupted bool             // the descriptor's deadline is set
 	waiters     []*waiter[K, E]
+	spare       *waiter[K, E] // for the next wait
 	pending     []Event[K, E] // that nobody has waited for yet
 }
 
@@ -75,6 +80,7 @@ func New[K comparable, E any](fd int, take func() (Event[K, E], error)) (*Queue[
 		return nil, fmt.Errorf("making file descriptor %d non-blocking: %w", fd, err)
 	}
 	q := &Queue[K, E]{take: take, file: os.NewFile(uintptr(dup), "events"), number: queues.Add(1)}
+	q.sleep = func(fd uintptr) { sleep(fd, q.longest) }
 	// What the poller does not take would hold a thread for each wait.
 	if err = q.file.SetReadDeadline(time.Time{}); err == nil {
 		q.conn, err = q.file.SyscallConn()
@@ -119,14 +125,26 @@ func closeAll(fds []int) {
 // takes less time than the runtime's poller. What ends it but an event, Close too, does so up
 // to hold later.
 func (q *Queue[K, E]) Wait(ctx context.Context, key K, hold time.Duration, stop func() error) (E, error) {
-	w := &waiter[K, E]{key: key}
+	done := ctx.Done() // before anything is changed: ctx may be nil
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	w := q.spare
+	if q.spare = nil; w == nil {
+		w = new(waiter[K, E])
+	}
+	*w = waiter[K, E]{key: key, done: done}
 	err := q.wait(ctx, w, hold, stop)
-	return w.event.What, err
+	what := w.event.What
+	*w = waiter[K, E]{}
+	q.spare = w
+	return what, err
 }
 
 // Next is Wait for the next event that no other goroutine waits for by its key.
 func (q *Queue[K, E]) Next(ctx context.Context) (Event[K, E], error) {
-	w := &waiter[K, E]{any: true}
+	w := &waiter[K, E]{any: true, done: ctx.Done()}
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	err := q.wait(ctx, w, 0, nil)
 	return w.event, err
 }
@@ -235,10 +253,8 @@ func (q *Queue[K, E]) Close() {
 	_ = q.file.Close() // which waits for the leader to be out, and has nothing to write
 }
 
+// wait waits as w says. The caller holds the lock, which it gives up while it sleeps.
 func (q *Queue[K, E]) wait(ctx context.Context, w *waiter[K, E], hold time.Duration, stop func() error) error {
-	w.done = ctx.Done() // before anything is changed: ctx may be nil
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	if q.closed {
 		return os.ErrClosed
 	}
@@ -366,11 +382,24 @@ func (q *Queue[K, E]) lead(ctx context.Context, w *waiter[K, E]) {
 	}
 }
 
+// yieldAfter is less than the 10 ms after which the scheduler's monitor takes a goroutine that
+// never parks for one that holds others up: it takes its processor away, and then looks again
+// every 20 us for some time, which costs more than the sleeps.
+const yieldAfter = 5 * time.Millisecond
+
 // hold sleeps until there is an event, but no longer than d.
 func (q *Queue[K, E]) hold(d time.Duration) {
-	q.holding = true
+	now := time.Now()
+	yield := now.Sub(q.yielded) >= yieldAfter
+	if yield {
+		q.yielded = now
+	}
+	q.holding, q.longest = true, d
 	q.mu.Unlock()
-	_ = q.conn.Control(func(fd uintptr) { sleep(fd, d) }) // which keeps it open
+	if yield {
+		runtime.Gosched()
+	}
+	_ = q.conn.Control(q.sleep) // which keeps the descriptor open
 	q.mu.Lock()
 	q.holding = false
 }

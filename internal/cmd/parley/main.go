@@ -34,7 +34,7 @@ func main() {
 	p := new(parley)
 	flag.IntVar(&p.messages, "n", 100, "messages of the client")
 	flag.IntVar(&p.size, "size", 4096, "bytes of each")
-	flag.DurationVar(&p.idle, "idle", 0, "how long to wait on a second connection")
+	flag.DurationVar(&p.idle, "idle", 0, "how long to wait on a second connection; a server probes the first as often")
 	group := flag.String("group", "", "multicast group to join")
 	asks := flag.Bool("ask", false, "ask the group")
 	flag.Parse()
@@ -143,7 +143,7 @@ func (p *parley) serve() error {
 func (p *parley) answer(ctx context.Context, s *side) (answered int, err error) {
 	want := make([]byte, p.size)
 	for ; ; answered++ {
-		n, err := s.next(ctx)
+		n, err := p.nextOrProbe(ctx, s)
 		if err != nil {
 			return answered, err
 		}
@@ -155,6 +155,25 @@ func (p *parley) answer(ctx context.Context, s *side) (answered int, err error) 
 		}
 		if err := cmp.Or(s.receive(), s.send(8)); err != nil {
 			return answered, err
+		}
+	}
+}
+
+// nextOrProbe is next, but where there is a second connection it asks after a while of silence
+// whether the peer is still there: one that dies between its messages is not missed otherwise.
+func (p *parley) nextOrProbe(ctx context.Context, s *side) (int, error) {
+	for {
+		limit, cancel := ctx, context.CancelFunc(func() {})
+		if p.idle > 0 {
+			limit, cancel = context.WithTimeout(ctx, p.idle)
+		}
+		n, err := s.next(limit)
+		cancel()
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		if err := s.send(8); err != nil {
+			return 0, err
 		}
 	}
 }
