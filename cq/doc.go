@@ -26,7 +26,7 @@
 //	...
 //	n, err := q.Wait(ctx, wcs[:])
 //
-// It parks the goroutine and holds no thread, it ends with its context and with Close,
+// It parks the goroutine and holds no thread (but see InitAttr.Hold), it ends with its context and with Close,
 // and it does not sleep while there is a completion to poll. Many completion queues can
 // share a channel, and many goroutines wait for each. A wait that ended takes nothing
 // with it: what was posted is still with the device, and owns its memory.
