@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -22,10 +21,10 @@ type game struct {
 
 	start     time.Time
 	now       time.Duration   // since start, when the completions at hand were taken
-	yielded   time.Duration   // when it last was
 	fresh     []time.Duration // latencies of the completions at hand
-	took      time.Duration   // all of it
-	cpu, used time.Duration   // processor time of the process: at the start, and since then
+	yields    yields
+	took      time.Duration // all of it
+	cpu, used time.Duration // processor time of the process: at the start, and since then
 	times     *hdrhistogram.Histogram
 
 	moves    atomic.Uint64 // iterations, for those who watch
@@ -79,11 +78,6 @@ func (g *game) run(ctx context.Context) error {
 	return nil
 }
 
-// yieldAfter is less than the 10 ms after which the scheduler's monitor takes a goroutine for
-// one that holds others up: having taken away what it runs on, the monitor looks again every
-// 20 us, which costs a round trip more than all else in Go.
-const yieldAfter = 5 * time.Millisecond
-
 // note keeps what was measured, and makes way for other goroutines in time.
 func (g *game) note() {
 	for _, took := range g.fresh {
@@ -95,10 +89,7 @@ func (g *game) note() {
 	} else {
 		g.moves.Store(g.done)
 	}
-	if now := g.clock(); !g.events && now-g.yielded >= yieldAfter {
-		g.yielded = now
-		runtime.Gosched()
-	}
+	g.yields.at(g.clock())
 }
 
 func record(times *hdrhistogram.Histogram, took time.Duration) {

@@ -91,6 +91,7 @@ type pinger struct {
 	done        uint64        // iterations
 	transferred uint64        // bytes, both ways together
 	elapsed     time.Duration // from the connection to the end of the last iteration
+	yields      yields
 }
 
 func newPinger(opts options, stdout io.Writer) *pinger {
@@ -338,6 +339,7 @@ func (p *pinger) finished(n int) {
 	p.moves.Store(p.done)
 	p.transferred += 2 * uint64(n)
 	p.elapsed = time.Since(p.start)
+	p.yields.at(p.elapsed)
 }
 
 // show prints the text of the data with --verbose.
