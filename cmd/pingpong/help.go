@@ -39,7 +39,7 @@ Flags that C does not have, and that work with its programs:
       --inline BYTES    send messages up to that size inline: with the work request, not
                         from registered memory (what the device grants unasked)
       --spin TIME       with --events: poll for so long before each sleep (0s)
-      --hold TIME       with --events: sleep for so long, at most 10ms, with the thread held
+      --hold TIME       with --events: sleep for so long, 0 to 10ms, with the thread held
                         as C does, before the Go runtime may use it for others (1ms)
       --tclass N        traffic class, 0 to 255: DSCP in the upper six bits, ECN in the
                         lower two (0)

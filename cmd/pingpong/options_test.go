@@ -44,8 +44,8 @@ func TestParse(t *testing.T) {
 		"--chk":      {[]string{"--chk"}, func(o *options) { o.check = true }},
 		"events":     {[]string{"-e"}, func(o *options) { o.events = true }},
 		"--events":   {[]string{"--events"}, func(o *options) { o.events = true }},
-		"hold": {[]string{"--hold", "50us", "-e"}, func(o *options) {
-			o.events, o.hold = true, 50*time.Microsecond
+		"hold": {[]string{"--hold", "5ms", "-e"}, func(o *options) {
+			o.events, o.hold = true, 5*time.Millisecond
 		}},
 		"spin": {[]string{"--spin", "50us", "-e"}, func(o *options) {
 			o.events, o.spin = true, 50*time.Microsecond
@@ -124,9 +124,10 @@ func TestParseRefuses(t *testing.T) {
 		{[]string{"--spin", "50us"}, "--spin is for --events"},
 		{[]string{"--spin", "0"}, "--spin is for --events"},
 		{[]string{"--spin", "-1us", "-e"}, "negative"},
-		{[]string{"--hold", "50us"}, "--hold is for --events"},
-		{[]string{"--hold", "-1us", "-e"}, "--hold -1µs is not from 0 to 10ms"},
+		{[]string{"--hold", "5ms"}, "--hold is for --events"},
+		{[]string{"--hold", "-1ms", "-e"}, "--hold -1ms is not from 0 to 10ms"},
 		{[]string{"--hold", "11ms", "-e"}, "--hold 11ms is not from 0 to 10ms"},
+		{[]string{"--hold", "1us", "-e"}, "--hold 1µs is not from 0 to 10ms in whole milliseconds"},
 		{[]string{"--timeout", "soon"}, "--timeout"},
 		{[]string{"--timeout", "-1s"}, "negative"},
 		{[]string{""}, "empty"},

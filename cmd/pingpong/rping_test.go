@@ -84,7 +84,7 @@ func TestParseCM(t *testing.T) {
 		{[]string{"--cm", "-d", "rxe0"}, "--ib-dev does not go with --cm"},
 		{[]string{"--cm", "-g", "1", "host"}, "--gid-idx does not go with --cm"},
 		{[]string{"--cm", "-e", "--spin", "1us"}, "--spin does not go with --cm"},
-		{[]string{"--cm", "-e", "--hold", "1us"}, "--hold does not go with --cm"},
+		{[]string{"--cm", "-e", "--hold", "1ms"}, "--hold does not go with --cm"},
 		{[]string{"--cm", "-t"}, "--ts does not go with --cm"},
 		{[]string{"--cm", "-p", "0", "host"}, "a client needs the port"},
 	} {
