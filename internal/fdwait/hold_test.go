@@ -15,15 +15,12 @@ import (
 func (s *source) goHold(t *testing.T, ctx context.Context, key uint32, d time.Duration) <-chan result {
 	t.Helper()
 	c := make(chan result, 1)
+	before := s.holds.Load()
 	go func() {
 		what, err := s.Wait(ctx, key, d, nil)
 		c <- result{event{key, what}, err}
 	}()
-	until(t, "the thread is held", func() bool {
-		s.Queue.mu.Lock()
-		defer s.Queue.mu.Unlock()
-		return s.holding
-	})
+	until(t, "the thread is held, or was", func() bool { return s.holds.Load() > before })
 	return c
 }
 
