@@ -28,6 +28,7 @@ type source struct {
 	r, w  int
 	takes atomic.Int64
 	holds atomic.Int64 // sleeps that hold a thread, also those that are over
+	over  atomic.Int64
 
 	mu   sync.Mutex
 	fail []error // what take fails with before it reads
@@ -54,6 +55,7 @@ func newSource(t testing.TB) *source {
 	asleep := q.sleep
 	q.sleep = func(fd uintptr) {
 		s.holds.Add(1)
+		defer s.over.Add(1)
 		asleep(fd)
 	}
 	t.Cleanup(q.Close)
