@@ -36,7 +36,8 @@ type InitAttr struct {
 	// within that time takes some thousand instructions less. It is for a goroutine that posts
 	// what it waits for: those that are made ready just before have to wait for another
 	// thread, with GOMAXPROCS at 1 until the runtime's monitor gives them one. A context that
-	// ends and a Close end such a sleep when it is over.
+	// ends and a Close end such a sleep when it is over. Of the waits on a channel at most one
+	// sleeps so, and where the context of another ends it may be told of its event only then.
 	Hold time.Duration
 }
 
