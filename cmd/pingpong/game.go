@@ -22,7 +22,7 @@ type game struct {
 
 	start     time.Time
 	now       time.Duration   // since start, when the completions at hand were taken
-	yielded   time.Duration   // when it last was
+	yielded   time.Duration   // since start, when it last made way
 	fresh     []time.Duration // latencies of the completions at hand
 	took      time.Duration   // all of it
 	cpu, used time.Duration   // processor time of the process: at the start, and since then
@@ -95,7 +95,10 @@ func (g *game) note() {
 	} else {
 		g.moves.Store(g.done)
 	}
-	if now := g.clock(); !g.events && now-g.yielded >= yieldAfter {
+	if g.events {
+		return // a wait makes way, and reading the clock costs
+	}
+	if now := g.clock(); now-g.yielded >= yieldAfter {
 		g.yielded = now
 		runtime.Gosched()
 	}
