@@ -18,7 +18,8 @@ import (
 
 // Channel is a completion channel: where the device tells that a completion queue has
 // something to poll. Several completion queues can share one. Waiting holds no
-// operating system thread, unless InitAttr.Hold asks for it. Its methods may be called from several goroutines.
+// operating system thread, unless InitAttr.Hold asks for it. Its methods may be called from
+// several goroutines.
 //
 // Events are acknowledged by the library, at the latest when the completion queue is
 // closed: there is nothing to do about it.

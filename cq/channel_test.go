@@ -237,6 +237,32 @@ func TestWaitersOfOneCQ(t *testing.T) {
 	wg.Wait()
 }
 
+// TestWaitersWhoComeOnce has as many goroutines as there are completions wait, each for one of
+// them: the event that there was has had only one of them look.
+func TestWaitersWhoComeOnce(t *testing.T) {
+	for _, hold := range []time.Duration{0, time.Millisecond} {
+		b := newChannelBed(t, 1, func(a *cq.InitAttr) { a.Hold = hold })
+		for round := range uint64(50) {
+			const waiters = 3
+			within := soon(t)
+			var wg sync.WaitGroup
+			for range waiters {
+				wg.Go(func() {
+					var wcs [1]cq.WC
+					_, err := b.qps[0].Send.Wait(within, wcs[:])
+					assert.NoError(t, err)
+				})
+			}
+			b.waitParked(t, waiters)
+			for range waiters {
+				b.complete(t, 0, round)
+			}
+			wg.Wait()
+			require.False(t, t.Failed(), "hold %v, round %d: one has slept with a completion in the queue", hold, round)
+		}
+	}
+}
+
 func TestSpin(t *testing.T) {
 	b := newChannelBed(t, 1, func(a *cq.InitAttr) { a.Spin = time.Hour })
 	q := b.qps[0].Send
@@ -261,27 +287,30 @@ func TestSpin(t *testing.T) {
 
 // TestHold has waits get events while they hold their thread, and end when they do no more.
 func TestHold(t *testing.T) {
-	b := newChannelBed(t, 1, func(a *cq.InitAttr) { a.Hold = 10 * time.Millisecond })
+	const hold = 10 * time.Millisecond
+	b := newChannelBed(t, 1, func(a *cq.InitAttr) { a.Hold = hold })
 	b.SetComplete(true)
 	qp, q := b.qps[0], b.qps[0].Send
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	wait := func(ctx context.Context) {
+		go func() {
+			var wcs [1]cq.WC
+			_, err := q.Wait(ctx, wcs[:])
+			done <- err
+		}()
+		b.waitParked(t, 1)
+	}
+	begun := time.Now()
+	wait(ctx)
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	assert.GreaterOrEqual(t, time.Since(begun), hold, "it was parked instead")
+
 	assert.False(t, sleepsThrough(t, q, 10_000, 30*time.Second, library, func(n int) {
 		qp.Post(t, fakedevtest.Sends(b.Region, 0, n)...)
 	}), "it has slept with completions in the queue")
-
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	wait := func() {
-		var wcs [1]cq.WC
-		_, err := q.Wait(ctx, wcs[:])
-		done <- err
-	}
-	go wait()
-	require.Eventually(t, func() bool { return cq.Waiting(b.ch) == 1 }, 30*time.Second, 100*time.Microsecond)
-	cancel()
-	require.ErrorIs(t, <-done, context.Canceled)
-	ctx = t.Context()
-	go wait()
-	require.Eventually(t, func() bool { return cq.Waiting(b.ch) == 1 }, 30*time.Second, 100*time.Microsecond)
+	wait(t.Context())
 	require.NoError(t, qp.Close())
 	require.NoError(t, q.Close())
 	require.ErrorIs(t, <-done, ibv.ErrClosed)

@@ -26,10 +26,11 @@
 //	...
 //	n, err := q.Wait(ctx, wcs[:])
 //
-// It parks the goroutine and holds no thread (but see InitAttr.Hold), it ends with its context and with Close,
-// and it does not sleep while there is a completion to poll. Many completion queues can
-// share a channel, and many goroutines wait for each. A wait that ended takes nothing
-// with it: what was posted is still with the device, and owns its memory.
+// It parks the goroutine and holds no thread, or for a short time where InitAttr.Hold asks
+// for it; it ends with its context and with Close, and it does not sleep while there is a
+// completion to poll. Many completion queues can share a channel, and many goroutines wait
+// for each. A wait that ended takes nothing with it: what was posted is still with the
+// device, and owns its memory.
 //
 // A [Dispatcher] is for programs in which many goroutines post, and each wants its own
 // completion: one goroutine runs it and waits, the others wait for their operations.

@@ -73,9 +73,11 @@ func TestCost(t *testing.T) {
 		require.Zero(t, status, "%s%s", out, errs)
 		assert.Regexp(t, `(?m)^rc: medians: C \d+\.\d\d usec/iter, Go \d+\.\d\d usec/iter: `+compares+`$`, out)
 	}
-	l := newLab(t)
-	l.script = "docker/cost"
-	_, errs, status := l.run()
-	assert.Equal(t, 2, status)
-	assert.Contains(t, errs, "cost polling|events")
+	for _, args := range [][]string{nil, {"nothing"}, {"events", "-x"}, {"events", "-n", "1", "more"}} {
+		l := newLab(t)
+		l.script = "docker/cost"
+		_, errs, status := l.run(args...)
+		assert.Equal(t, 2, status)
+		assert.Contains(t, errs, "usage: docker/cost polling|events ")
+	}
 }

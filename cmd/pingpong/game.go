@@ -50,6 +50,7 @@ func (g *game) run(ctx context.Context) error {
 	if err := g.begin(); err != nil {
 		return err
 	}
+	defer g.note() // where a completion fails, of those before it
 	for !g.finished() {
 		n, err := g.next(ctx)
 		if err != nil {
@@ -89,7 +90,7 @@ func (g *game) note() {
 	} else {
 		g.moves.Store(g.done)
 	}
-	if !g.events { // whose waits make way
+	if !g.events { // whose waits make way, and reading the clock costs
 		g.yields.at(g.clock())
 	}
 }

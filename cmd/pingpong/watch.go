@@ -16,20 +16,28 @@ import (
 	"github.com/goverbs/goverbs/cq"
 )
 
-// withHint adds what most often is behind a failed completion of this program.
+// withHint adds what most often is behind a failed completion of this program, but for what both
+// sides have compared.
 func (g *game) withHint(err error) error {
 	var e *cq.Error
+	flags := ""
 	switch {
-	case !errors.As(err, &e):
+	case g.own, !errors.As(err, &e):
+	case e.Class() == cq.ClassRetryExceeded && g.received == 0 && g.alike:
+		flags = "--mtu"
+	case g.alike:
 	case e.Recv && e.Class() == cq.ClassLocal, !e.Recv && e.Class() == cq.ClassRemote:
-		return fmt.Errorf("%w; do both sides have the same --size?", err)
+		flags = "--size"
 	case e.Class() != cq.ClassRetryExceeded:
 	case g.received == 0:
-		return fmt.Errorf("%w; do both sides have the same --type and --mtu?", err)
-	case !g.own && !g.alike:
-		return fmt.Errorf("%w; do both sides have the same --iters?", err)
+		flags = "--type and --mtu"
+	default:
+		flags = "--iters"
 	}
-	return err
+	if flags == "" {
+		return err
+	}
+	return fmt.Errorf("%w; do both sides have the same %s?", err, flags)
 }
 
 // looksPerTimeout is how often watched looks in the time that is allowed.

@@ -61,19 +61,23 @@ func TestWatchedEndsWithItsContext(t *testing.T) {
 func TestHint(t *testing.T) {
 	for _, c := range []struct {
 		err      error
-		alike    bool
+		peer     string // what is known of it
 		received uint64
 		want     string
 	}{
-		{&cq.Error{Status: cq.StatusLocLenErr, Recv: true}, false, 0, "; do both sides have the same --size?"},
-		{&cq.Error{Status: cq.StatusRemInvReqErr}, false, 0, "; do both sides have the same --size?"},
-		{&cq.Error{Status: cq.StatusRetryExcErr}, false, 0, "; do both sides have the same --type and --mtu?"},
-		{&cq.Error{Status: cq.StatusRetryExcErr}, false, 1, "; do both sides have the same --iters?"},
-		{&cq.Error{Status: cq.StatusRetryExcErr}, true, 1, ""},
-		{&cq.Error{Status: cq.StatusWRFlushErr, Recv: true}, false, 0, ""},
-		{errors.New("other"), false, 0, ""},
+		{&cq.Error{Status: cq.StatusLocLenErr, Recv: true}, "", 0, "; do both sides have the same --size?"},
+		{&cq.Error{Status: cq.StatusLocLenErr, Recv: true}, "alike", 0, ""},
+		{&cq.Error{Status: cq.StatusRemInvReqErr}, "", 0, "; do both sides have the same --size?"},
+		{&cq.Error{Status: cq.StatusRemInvReqErr}, "own", 0, ""},
+		{&cq.Error{Status: cq.StatusRetryExcErr}, "", 0, "; do both sides have the same --type and --mtu?"},
+		{&cq.Error{Status: cq.StatusRetryExcErr}, "alike", 0, "; do both sides have the same --mtu?"},
+		{&cq.Error{Status: cq.StatusRetryExcErr}, "own", 0, ""},
+		{&cq.Error{Status: cq.StatusRetryExcErr}, "", 1, "; do both sides have the same --iters?"},
+		{&cq.Error{Status: cq.StatusRetryExcErr}, "alike", 1, ""},
+		{&cq.Error{Status: cq.StatusWRFlushErr, Recv: true}, "", 0, ""},
+		{errors.New("other"), "", 0, ""},
 	} {
-		g := game{session: &session{alike: c.alike}, received: c.received}
+		g := game{session: &session{alike: c.peer == "alike"}, own: c.peer == "own", received: c.received}
 		err := g.withHint(c.err)
 		assert.ErrorIs(t, err, c.err)
 		assert.Equal(t, c.want, strings.TrimPrefix(err.Error(), c.err.Error()))

@@ -125,9 +125,10 @@ func closeAll(fds []int) {
 // returned all the same; one that no wait has returned is kept for the next. stop must not
 // call the queue.
 //
-// hold is for how long, in milliseconds begun, the wait holds its thread, if it leads: asleep
-// in the kernel, which takes less time than the runtime's poller. What ends it but an event,
-// Close too, does so up to hold later.
+// hold is for how long, in milliseconds begun, the wait holds its thread, if no other leads when
+// it begins: asleep in the kernel, which takes less time than the runtime's poller. What ends it
+// but an event that it takes itself, Close too, does so up to hold later: also an event that
+// another wait takes just before its context ends it.
 func (q *Queue[K, E]) Wait(ctx context.Context, key K, hold time.Duration, stop func() error) (E, error) {
 	done := ctx.Done() // before anything is changed: ctx may be nil
 	q.mu.Lock()

@@ -27,6 +27,8 @@ type source struct {
 	*Queue[uint32, uint32]
 	r, w  int
 	takes atomic.Int64
+	holds atomic.Int64 // sleeps that hold a thread, also those that are over
+	over  atomic.Int64
 
 	mu   sync.Mutex
 	fail []error // what take fails with before it reads
@@ -50,6 +52,12 @@ func newSource(t testing.TB) *source {
 	q, err := New(s.r, s.take)
 	require.NoError(t, err)
 	s.Queue = q
+	asleep := q.sleep
+	q.sleep = func(fd uintptr) {
+		s.holds.Add(1)
+		defer s.over.Add(1)
+		asleep(fd)
+	}
 	t.Cleanup(q.Close)
 	return s
 }

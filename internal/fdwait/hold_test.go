@@ -5,6 +5,7 @@ package fdwait
 import (
 	"context"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,15 +16,12 @@ import (
 func (s *source) goHold(t *testing.T, ctx context.Context, key uint32, d time.Duration) <-chan result {
 	t.Helper()
 	c := make(chan result, 1)
+	before := s.holds.Load()
 	go func() {
 		what, err := s.Wait(ctx, key, d, nil)
 		c <- result{event{key, what}, err}
 	}()
-	until(t, "the thread is held", func() bool {
-		s.Queue.mu.Lock()
-		defer s.Queue.mu.Unlock()
-		return s.holding
-	})
+	until(t, "the thread is held, or was", func() bool { return s.holds.Load() > before })
 	return c
 }
 
@@ -50,6 +48,9 @@ func TestHoldIsOver(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	w := s.goHold(t, ctx, 1, time.Millisecond)
 	until(t, "it is in the poller", func() bool { return s.waiting() == 1 })
+	s.failNext(syscall.EIO)
+	_, err := s.Wait(soon(t), 2, 0, nil)
+	require.ErrorIs(t, err, syscall.EIO, "others take what there is again")
 	cancel(errEnough)
 	failsWith(t, w, errEnough)
 }
@@ -95,6 +96,7 @@ func TestHoldEnds(t *testing.T) {
 
 	w = s.goHold(t, t.Context(), 1, hold)
 	s.Close()
+	require.Equal(t, s.holds.Load(), s.over.Load(), "nobody sleeps on a descriptor that is closed")
 	takes := s.takes.Load()
 	failsWith(t, w, os.ErrClosed)
 	require.Equal(t, takes, s.takes.Load(), "nothing is taken after Close")
