@@ -230,10 +230,6 @@ func (q *CQ) wait(ctx context.Context, wcs []WC, as int32) (n int, err error) {
 	}
 }
 
-// yieldEvery is how long a wait spins until it lets other goroutines run, which costs more than
-// a poll: where processors are idle it wakes a thread.
-const yieldEvery = 20 * time.Microsecond
-
 // spin polls, at least once and for as long as the completion queue is to be polled
 // before its channel is waited for.
 func (q *CQ) spin(ctx context.Context, wcs []WC) (n int, err error) {
@@ -241,16 +237,8 @@ func (q *CQ) spin(ctx context.Context, wcs []WC) (n int, err error) {
 	if n > 0 || err != nil || q.s.Spin == 0 {
 		return n, err
 	}
-	begin, yield := time.Now(), yieldEvery
-	for n == 0 && err == nil && ctx.Err() == nil {
-		spun := time.Since(begin)
-		if spun >= q.s.Spin {
-			break
-		}
-		if spun >= yield {
-			runtime.Gosched()
-			yield = spun + yieldEvery
-		}
+	for begin := time.Now(); n == 0 && err == nil && ctx.Err() == nil && time.Since(begin) < q.s.Spin; {
+		runtime.Gosched()
 		n, err = q.Poll(wcs)
 	}
 	return n, err
