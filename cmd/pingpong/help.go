@@ -81,8 +81,8 @@ What is printed says what was measured, from where to where, and what limits it.
 and rates of round trips count both ways, as C does; Mbit are 10^6 bits, MiB 2^20 bytes
 and Mpps 10^6 messages. Colours are never used, so that NO_COLOR changes nothing.
 
-Exit status: 0; 1 if it failed; 2 for wrong usage; 130 after Ctrl-C or SIGTERM, which prints what
-was measured so far.
+Exit status: 0; 1 if it failed; 2 for wrong usage; 130 after Ctrl-C or
+SIGTERM, which prints what was measured so far.
 
 JSON: share/doc/goverbs/pingpong.formats.md of the installation says what the fields
 mean; beside the source it is FORMATS.md.

@@ -96,12 +96,7 @@ func TestDeadlines(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		// Not goWait: a slow machine may see the end before the beginning.
-		c := make(chan result, 1)
-		go func() {
-			_, err := s.Wait(ctx, key+1, 0, nil)
-			c <- result{err: err}
-		}()
-		waits = append(waits, c)
+		waits = append(waits, began(func() (event, error) { return s.waitHolding(ctx, key+1, 0) }))
 	}
 	for _, w := range waits {
 		err := ended(t, w).err

@@ -110,10 +110,12 @@ type result struct {
 // goWait starts a wait and returns when it is under way.
 func (s *source) goWait(t testing.TB, ctx context.Context, key uint32) <-chan result {
 	t.Helper()
-	return s.start(t, func() (event, error) {
-		what, err := s.Wait(ctx, key, 0, nil)
-		return event{key, what}, err
-	})
+	return s.start(t, func() (event, error) { return s.waitHolding(ctx, key, 0) })
+}
+
+func (s *source) waitHolding(ctx context.Context, key uint32, hold time.Duration) (event, error) {
+	what, err := s.Wait(ctx, key, hold, nil)
+	return event{key, what}, err
 }
 
 func (s *source) goNext(t testing.TB, ctx context.Context) <-chan result {
@@ -124,12 +126,18 @@ func (s *source) goNext(t testing.TB, ctx context.Context) <-chan result {
 func (s *source) start(t testing.TB, wait func() (event, error)) <-chan result {
 	t.Helper()
 	before := s.waiting()
+	c := began(wait)
+	until(t, "the wait is under way", func() bool { return s.waiting() == before+1 })
+	return c
+}
+
+// began starts a wait, which may not have begun when it returns.
+func began(wait func() (event, error)) <-chan result {
 	c := make(chan result, 1)
 	go func() {
 		e, err := wait()
 		c <- result{e, err}
 	}()
-	until(t, "the wait is under way", func() bool { return s.waiting() == before+1 })
 	return c
 }
 
@@ -241,19 +249,18 @@ func TestWhatHasComeIsReturned(t *testing.T) {
 	require.ErrorIs(t, err, errEnough)
 }
 
-// It costs what the descriptor's read costs, and the place of the wait.
+// It costs what the descriptor's read costs, and no memory, also where a thread is held.
 func TestWhatHasComeCostsLittle(t *testing.T) {
-	s := newSource(t)
-	ctx := soon(t) // of which nobody needs to be told
-	allocs := testing.AllocsPerRun(100, func() {
-		if s.send(1, 10) != nil {
-			t.Fail()
-		}
-		if _, err := s.Wait(ctx, 1, 0, nil); err != nil {
-			t.Fail()
-		}
-	})
-	require.LessOrEqual(t, allocs, 3.0)
+	for _, hold := range []time.Duration{0, time.Second} {
+		c := newCounter(t)
+		require.NoError(t, c.add(1<<40))
+		ctx := soon(t) // of which nobody needs to be told
+		assert.Zero(t, testing.AllocsPerRun(1000, func() {
+			if _, err := c.Wait(ctx, 0, hold, nil); err != nil {
+				t.Error(err)
+			}
+		}), "hold %v", hold)
+	}
 }
 
 // The same holds while another goroutine leads and may not have looked yet.

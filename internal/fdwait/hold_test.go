@@ -15,12 +15,8 @@ import (
 // goHold starts a wait that is the leader and holds its thread for d.
 func (s *source) goHold(t *testing.T, ctx context.Context, key uint32, d time.Duration) <-chan result {
 	t.Helper()
-	c := make(chan result, 1)
 	before := s.holds.Load()
-	go func() {
-		what, err := s.Wait(ctx, key, d, nil)
-		c <- result{event{key, what}, err}
-	}()
+	c := began(func() (event, error) { return s.waitHolding(ctx, key, d) })
 	until(t, "the thread is held, or was", func() bool { return s.holds.Load() > before })
 	return c
 }
@@ -60,12 +56,7 @@ func TestHoldIsOver(t *testing.T) {
 func TestFollowersOfAHold(t *testing.T) {
 	s := newSource(t)
 	follow := func(key uint32) <-chan result {
-		c := make(chan result, 1)
-		go func() {
-			what, err := s.Wait(t.Context(), key, time.Hour, nil)
-			c <- result{event{key, what}, err}
-		}()
-		return c
+		return began(func() (event, error) { return s.waitHolding(t.Context(), key, time.Hour) })
 	}
 	leader := s.goHold(t, t.Context(), 1, time.Hour)
 	takes := s.takes.Load()
