@@ -40,6 +40,30 @@ func TestConnectionsWithLoss(t *testing.T) {
 	assert.Contains(t, of("client", out), "100 messages were answered\n")
 }
 
+// TestDisconnectLost has the message that ends a connection be lost: Close waits until the kernel
+// has sent it again, so that the server learns of it.
+func TestDisconnectLost(t *testing.T) {
+	const client = `
+		PATH=$PATH:/usr/sbin:/sbin
+		"$1" -linger 4s 10.77.0.1 >"$2" &
+		until grep -q 'were answered' "$2"; do kill -0 $! && sleep 0.1 || exit; done
+		tc qdisc add dev eth0 root netem loss 100%
+		sleep 6
+		tc qdisc del dev eth0 root
+		wait $!; status=$?
+		cat "$2"; exit $status`
+	for _, series := range []string{"6.1", "6.12"} {
+		t.Run(series, func(t *testing.T) {
+			l := newTwoHosts(t, "RXE_KERNEL="+series)
+			parley := l.programs("./internal/cmd/parley") + "/parley"
+			out, errs, status := l.run(parley, "--", "sh", "-c", client, "sh", parley, "/tmp/said")
+			require.Zero(t, status, "%s%s", out, errs)
+			assert.Contains(t, of("server", out), "disconnected by the peer")
+			assert.Greater(t, closing(t, of("client", out), "busy"), 2.0, "it was lost")
+		})
+	}
+}
+
 // TestPeerHostDies has the client's kernel crash in the middle of a transfer. The server, which
 // answers all the time, gets an error after the retries; where it only waits it gets nothing
 // but its own deadline. Both connections close within their patience.

@@ -17,8 +17,9 @@ import (
 )
 
 // closePatience is how long Close waits for the peer: long enough for the kernel to ask again
-// where its first message was lost.
-const closePatience = 6 * time.Second
+// where its first message was lost, which some do after 6.4 s, and newer ones after 4.9. Then
+// it gives up, and a peer that heard nothing is never told.
+const closePatience = 8 * time.Second
 
 // Conn is a connection: an RC queue pair, and an event channel of its own. Its methods may be
 // called from several goroutines.
@@ -264,7 +265,7 @@ func (c *Conn) RemoteAddr() netip.AddrPort { return c.s.id.PeerAddr() }
 // String names the connection's ends.
 func (c *Conn) String() string { return c.s.id.String() }
 
-// Close disconnects, waits for the peer's answer for at most six seconds, and closes the queue
+// Close disconnects, waits for the peer's answer for at most eight seconds, and closes the queue
 // pair, whose work requests it discards, and all that the connection has made. Calls of others
 // that wait on its completion queue end with ibv.ErrClosed. Memory of a PD of the connection's
 // own is unmapped: nobody may touch it any more. Completions that shall not be lost

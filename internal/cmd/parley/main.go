@@ -1,12 +1,12 @@
 // Command parley has two hosts talk over connections that the connection manager makes, for
 // tests of what happens between them:
 //
-//	parley [-n N] [-size BYTES] [-idle TIME] [SERVER]
+//	parley [-n N] [-size BYTES] [-idle TIME] [-linger TIME] [SERVER]
 //	parley -group GROUP [-ask] ADDRESS
 //
 // The client sends N messages whose every byte the server checks, and answers. With -idle
 // both make a second connection, on which the server waits for a message that does not come,
-// for that time. Each side says what it did, how each connection ended, and how long it took
+// for that time. With -linger the client waits before it closes. Each side says what it did, how each connection ended, and how long it took
 // to close. With -group both join a multicast group from their own ADDRESS; who asks is
 // answered by the other.
 package main
@@ -35,6 +35,7 @@ func main() {
 	flag.IntVar(&p.messages, "n", 100, "messages of the client")
 	flag.IntVar(&p.size, "size", 4096, "bytes of each")
 	flag.DurationVar(&p.idle, "idle", 0, "how long to wait on a second connection; a server probes the first as often")
+	flag.DurationVar(&p.linger, "linger", 0, "how long a client waits before it closes")
 	group := flag.String("group", "", "multicast group to join")
 	asks := flag.Bool("ask", false, "ask the group")
 	flag.Parse()
@@ -55,7 +56,7 @@ func main() {
 
 type parley struct {
 	messages, size int
-	idle           time.Duration
+	idle, linger   time.Duration
 }
 
 // side is one end of a connection.
@@ -205,6 +206,7 @@ func (p *parley) call(server string) (err error) {
 		}
 	}
 	fmt.Printf("%d messages were answered\n", p.messages)
+	time.Sleep(p.linger)
 	return nil
 }
 
