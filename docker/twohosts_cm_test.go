@@ -45,18 +45,24 @@ func TestConnectionsWithLoss(t *testing.T) {
 func TestDisconnectLost(t *testing.T) {
 	const client = `
 		PATH=$PATH:/usr/sbin:/sbin
-		"$1" -linger 4s 10.77.0.1 >"$2" &
-		until grep -q 'were answered' "$2"; do kill -0 $! && sleep 0.1 || exit; done
+		cd "$(mktemp -d)"
+		mkfifo more
+		"$1" -linger 10.77.0.1 <more >said &
+		exec 3>more
+		until grep -q 'were answered' said; do kill -0 $! && sleep 0.1 || exit; done
 		tc qdisc add dev eth0 root netem loss 100%
-		sleep 6
+		sent=/sys/class/infiniband/$RXE_DEV/ports/1/hw_counters/sent_pkts
+		before=$(cat $sent)
+		exec 3>&-
+		until [ "$(cat $sent)" -gt "$before" ]; do kill -0 $! && sleep 0.1 || exit; done
 		tc qdisc del dev eth0 root
 		wait $!; status=$?
-		cat "$2"; exit $status`
+		cat said; exit $status`
 	for _, series := range []string{"6.1", "6.12"} {
 		t.Run(series, func(t *testing.T) {
 			l := newTwoHosts(t, "RXE_KERNEL="+series)
 			parley := l.programs("./internal/cmd/parley") + "/parley"
-			out, errs, status := l.run(parley, "--", "sh", "-c", client, "sh", parley, "/tmp/said")
+			out, errs, status := l.run(parley, "--", "sh", "-c", client, "sh", parley)
 			require.Zero(t, status, "%s%s", out, errs)
 			assert.Contains(t, of("server", out), "disconnected by the peer")
 			assert.Greater(t, closing(t, of("client", out), "busy"), 2.0, "it was lost")

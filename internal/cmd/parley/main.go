@@ -1,12 +1,12 @@
 // Command parley has two hosts talk over connections that the connection manager makes, for
 // tests of what happens between them:
 //
-//	parley [-n N] [-size BYTES] [-idle TIME] [-linger TIME] [SERVER]
+//	parley [-n N] [-size BYTES] [-idle TIME] [-linger] [SERVER]
 //	parley -group GROUP [-ask] ADDRESS
 //
 // The client sends N messages whose every byte the server checks, and answers. With -idle
 // both make a second connection, on which the server waits for a message that does not come,
-// for that time. With -linger the client waits before it closes. Each side says what it did, how each connection ended, and how long it took
+// for that time. With -linger the client closes when its input ends. Each side says what it did, how each connection ended, and how long it took
 // to close. With -group both join a multicast group from their own ADDRESS; who asks is
 // answered by the other.
 package main
@@ -17,6 +17,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -35,7 +36,7 @@ func main() {
 	flag.IntVar(&p.messages, "n", 100, "messages of the client")
 	flag.IntVar(&p.size, "size", 4096, "bytes of each")
 	flag.DurationVar(&p.idle, "idle", 0, "how long to wait on a second connection; a server probes the first as often")
-	flag.DurationVar(&p.linger, "linger", 0, "how long a client waits before it closes")
+	flag.BoolVar(&p.linger, "linger", false, "let a client close only when its input ends")
 	group := flag.String("group", "", "multicast group to join")
 	asks := flag.Bool("ask", false, "ask the group")
 	flag.Parse()
@@ -56,7 +57,8 @@ func main() {
 
 type parley struct {
 	messages, size int
-	idle, linger   time.Duration
+	idle           time.Duration
+	linger         bool
 }
 
 // side is one end of a connection.
@@ -206,8 +208,10 @@ func (p *parley) call(server string) (err error) {
 		}
 	}
 	fmt.Printf("%d messages were answered\n", p.messages)
-	time.Sleep(p.linger)
-	return nil
+	if p.linger {
+		_, err = io.Copy(io.Discard, os.Stdin)
+	}
+	return err
 }
 
 func closed(name string, s *side) error {
