@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -214,14 +215,15 @@ func TestNextEnds(t *testing.T) {
 // parked waits until a goroutine waits in a listener's Next.
 func parked(t *testing.T) {
 	t.Helper()
+	waiting(t, waitsInNext)
+}
+
+// waiting waits until a goroutine's stack is as wanted.
+func waiting(t *testing.T, wanted func(stack string) bool) {
+	t.Helper()
 	buf := make([]byte, 1<<20)
 	require.Eventually(t, func() bool {
-		for _, g := range splitStacks(buf[:runtime.Stack(buf, true)]) {
-			if waitsInNext(g) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(splitStacks(buf[:runtime.Stack(buf, true)]), wanted)
 	}, 10*time.Second, time.Millisecond)
 }
 
@@ -356,5 +358,9 @@ func TestEventsOfQueuePairsThatComeAndGo(t *testing.T) {
 func splitStacks(all []byte) []string { return strings.Split(string(all), "\n\n") }
 
 func waitsInNext(stack string) bool {
-	return strings.Contains(stack, "core.(*Listener).Next") && strings.Contains(stack[:strings.Index(stack, "\n")], "[select")
+	return strings.Contains(stack, "core.(*Listener).Next") && stateIs(stack, "select")
+}
+
+func stateIs(stack, state string) bool {
+	return strings.Contains(stack[:strings.Index(stack, "\n")], "["+state)
 }

@@ -31,16 +31,14 @@ func PostSendAround(qp *QP, wrs []SendWR, then func()) (accepted int, err error)
 	q := qp.s
 	q.sq.mu.Lock()
 	defer q.sq.mu.Unlock()
-	q.binds = q.binds[:0]
 	accepted, _, err = post(interrupted{&q.queue.Send, then}, len(wrs),
 		func(from, room int) (int, error) { return q.fillSends(wrs[from:], room) },
 		func(n int) (took, bad int, errno syscall.Errno) {
 			bad, errno = cverbs.PostSend(q.addr, q.sq.scratch, n)
-			for _, b := range q.binds {
-				b.taken()
-			}
+			q.bindsPosted()
 			return n, bad, errno
 		},
 		nil)
+	q.bindsPosted()
 	return accepted, err
 }

@@ -157,7 +157,7 @@ func (mw *MW) String() string { return mw.s.String() }
 
 // Close ends the window: the peer cannot use it any more. While a bind or an
 // invalidation of it is in flight it changes nothing and returns an error that matches
-// ErrBusy. Closing again returns nil.
+// ErrBusy; a call that posts a bind it waits for. Closing again returns nil.
 //
 // Implements: ibv_dealloc_mw
 func (mw *MW) Close() error {
@@ -241,32 +241,27 @@ func (b *binding) Done(ok bool) {
 // Refused has the window answer to the rkey again that it had before.
 func (b *binding) Refused() {
 	defer b.w.lock()()
-	b.takeBack()
-	cverbs.SetMWRKey(b.w.h, b.w.last.at.RKey)
-}
-
-// Cut is Refused of a window that may be deallocated by now.
-func (b *binding) Cut() {
-	defer b.w.lock()()
-	b.takeBack()
-}
-
-func (b *binding) takeBack() {
 	b.failed = true
 	b.forget()
 	for b.w.last.failed {
 		b.w.last = b.w.last.prev
 	}
+	cverbs.SetMWRKey(b.w.h, b.w.last.at.RKey)
 }
 
-// taken notes that the device has taken a bind of type 2: the provider has read the old
-// rkey.
-func (b *binding) taken() {
-	b.w.mu.Lock()
-	defer b.w.mu.Unlock()
-	if !b.failed { // else the window may be gone
+// posted notes that the call that posts the bind is over.
+func (b *binding) posted() { b.w.Done() }
+
+// bindsPosted notes that the device has what was built, or none of it: the provider has read
+// the old rkeys of the windows of type 2.
+func (q *qpState) bindsPosted() {
+	for _, b := range q.binds {
+		b.w.mu.Lock()
 		cverbs.SetMWRKey(b.w.h, b.w.last.at.RKey)
+		b.w.mu.Unlock()
+		b.posted()
 	}
+	q.binds = q.binds[:0]
 }
 
 // end notes an invalidation.
@@ -323,7 +318,6 @@ func NoteInvalidation(q *core.CQ, wc *cverbs.WC) {
 type invalidation struct{ of *binding }
 
 func (e invalidation) Refused() {}
-func (e invalidation) Cut()     {}
 func (e invalidation) Done(ok bool) {
 	if ok {
 		e.of.end()
@@ -380,9 +374,17 @@ func (q *qpState) useBind(b *MWBind, typ MWType) error {
 }
 
 // startBind has the window answer to a new rkey, and returns what to tell when the bind
-// is done or refused. With a window of type 2 qp is whose it will be.
-func startBind(m *MWBind, qp *life.Node) *binding {
+// is done or refused. With a window of type 2 qp is whose it will be. Until posted is called
+// the window is not deallocated, also if the bind has completed: who posts it, or the provider,
+// still writes to it.
+func startBind(m *MWBind, qp *life.Node) (*binding, error) {
 	w := m.MW.s
+	if err := w.Use(); err != nil {
+		if errors.Is(err, ErrClosed) {
+			err = refuseClosed(m.MW)
+		}
+		return nil, err
+	}
 	defer w.lock()()
 	// For type 1 the provider chooses the rkey, by the rule that type 2 leaves to the program.
 	rkey := cverbs.IncRKey(w.last.at.RKey)
@@ -392,7 +394,7 @@ func startBind(m *MWBind, qp *life.Node) *binding {
 		b.to = m.mr.MR
 		windows.byKey[b.key()] = b
 	}
-	return b
+	return b, nil
 }
 
 // toNothing completes a bind that names no region, to end the binding that the window
@@ -419,7 +421,10 @@ func (q *qpState) fillBind(wr *SendWR, to *cverbs.SendWR) error {
 	if slices.ContainsFunc(q.binds, func(b *binding) bool { return b.w == w }) {
 		return refuse(syscall.EINVAL, "%v is bound twice in one post: post the second bind by itself", b.MW)
 	}
-	bind := startBind(b, &q.Node)
+	bind, err := startBind(b, &q.Node)
+	if err != nil {
+		return err
+	}
 	q.hasBound = true
 	q.queue.Send.Effect(bind)
 	q.binds = append(q.binds, bind)
@@ -465,12 +470,17 @@ func (q *qpState) bindType1(wrID uint64, flags SendFlags, b *MWBind) error {
 	if err := q.useBind(b, MWType1); err != nil {
 		return err
 	}
-	ring.Effect(startBind(b, nil))
+	bind, err := startBind(b, nil)
+	if err != nil {
+		return err
+	}
+	defer bind.posted()
+	ring.Effect(bind)
 	ring.Keep()
 	if ring.Commit() == 0 {
 		return errRegionClosed
 	}
-	err := cverbs.BindMW(q.h, b.MW.s.h, uint64(token), uint32(flags), b.mr.H, b.Addr, b.Length, uint32(b.Access))
+	err = cverbs.BindMW(q.h, b.MW.s.h, uint64(token), uint32(flags), b.mr.H, b.Addr, b.Length, uint32(b.Access))
 	if err == nil {
 		return nil
 	}

@@ -50,7 +50,6 @@ func (qp *QP) PostSend(wrs []SendWR) (accepted int, err error) {
 }
 
 func (q *qpState) postSend(wrs []SendWR) (accepted int, err error) {
-	q.binds = q.binds[:0]
 	if err := q.maySend("a send"); err != nil {
 		return postFailed("ibv_post_send", q.name, 0, 0, err)
 	}
@@ -58,10 +57,7 @@ func (q *qpState) postSend(wrs []SendWR) (accepted int, err error) {
 		func(from, room int) (n int, err error) { return q.fillSends(wrs[from:], room) },
 		func(n int) (took, bad int, errno syscall.Errno) {
 			bad, errno = cverbs.PostSend(q.addr, q.sq.scratch, n)
-			for _, b := range q.binds {
-				b.taken()
-			}
-			q.binds = q.binds[:0]
+			q.bindsPosted()
 			if bad != cverbs.None || errno == syscall.EOPNOTSUPP {
 				return max(bad, 0), bad, errno
 			}
@@ -75,6 +71,7 @@ func (q *qpState) postSend(wrs []SendWR) (accepted int, err error) {
 			defer q.sendCQ.Mu.Unlock()
 			q.queue.Send.Refused(took)
 		})
+	q.bindsPosted() // those that did not come to the device
 	if err != nil {
 		return q.sq.full.orFailed("ibv_post_send", q.name, &q.queue.Send, accepted, bad, err)
 	}

@@ -307,6 +307,13 @@ void fd_set_complete(struct fd_device *d, bool complete)
 	d->config.complete = complete;
 }
 
+void fd_hold_sends(struct fd_device *d, bool hold)
+{
+	FD_LOCKED(d);
+	d->holds_sends = hold;
+	pthread_cond_broadcast(&d->let_go);
+}
+
 int fd_set_port(struct fd_device *d, int port, int state)
 {
 	FD_LOCKED(d);

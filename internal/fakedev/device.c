@@ -43,6 +43,7 @@ struct fd_device *fd_add(const struct fd_config *config)
 	if (!d)
 		return NULL;
 	pthread_mutex_init(&d->mu, NULL);
+	pthread_cond_init(&d->let_go, NULL);
 	d->config = *config;
 	d->ibv._ops._dummy2 = mark;
 	d->ibv.node_type = config->node_type;
@@ -73,6 +74,7 @@ void fd_remove(struct fd_device *d)
 	}
 	pthread_mutex_unlock(&registry);
 	if (d) {
+		pthread_cond_destroy(&d->let_go);
 		pthread_mutex_destroy(&d->mu);
 		free(d);
 	}

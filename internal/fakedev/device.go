@@ -123,6 +123,10 @@ func (d *Device) Unplug() { C.fd_unplug(d.c) }
 // SetComplete changes Config.Complete.
 func (d *Device) SetComplete(on bool) { C.fd_set_complete(d.c, C.bool(on)) }
 
+// HoldSends has calls that post sends return only when it is called again, long after the
+// device has the work requests and may have completed them.
+func (d *Device) HoldSends(on bool) { C.fd_hold_sends(d.c, C.bool(on)) }
+
 // SetPort changes the state of a port, an ibv_port_state. It raises no event.
 func (d *Device) SetPort(port, state int) {
 	d.t.Helper()

@@ -152,6 +152,7 @@ struct fd_mw {
 	struct ibv_mw ibv;
 	struct fd_mr *bound;
 	uint32_t key; /* with which it is bound; ibv.rkey may be ahead */
+	int posting;  /* calls that post a bind of it, and are not over */
 };
 
 struct fd_ah {
@@ -265,6 +266,8 @@ struct fd_device {
 	uint32_t handles;
 	uint64_t qp_ids;
 	bool unplugged;
+	bool holds_sends;
+	pthread_cond_t let_go;
 	struct fd_misuse *misuse;
 };
 
@@ -366,6 +369,7 @@ int fd_set_raw_fault(struct fd_device *d, const char *verb, int rc, int err, int
 const char *fd_unused_fault(struct fd_device *d);
 void fd_unplug(struct fd_device *d);
 void fd_set_complete(struct fd_device *d, bool complete);
+void fd_hold_sends(struct fd_device *d, bool hold);
 int fd_set_port(struct fd_device *d, int port, int state);
 
 /* A queue is its kind and number: FD_QP with send or not, or FD_SRQ. */

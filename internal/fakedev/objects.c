@@ -231,6 +231,8 @@ static int dealloc_mw(struct ibv_mw *ibv)
 	if (rc)
 		return rc;
 	fd_check_unused(d, &mw->o);
+	if (mw->posting)
+		fd_misused(d, "window %#x goes while a call posts its bind", mw->o.number);
 	fd_bind(mw, NULL);
 	fd_of(ibv->pd, fd_pd)->o.users--;
 	fd_free(&mw->o);

@@ -182,12 +182,34 @@ static int post(struct fd_queue *q, struct fd_qp *qp, void *wr, void **bad)
 	return 0;
 }
 
+/* Counts the calls that have a bind of a window at hand. */
+static void posting(const struct ibv_send_wr *wr, int n)
+{
+	for (; wr; wr = wr->next)
+		if (wr->opcode == IBV_WR_BIND_MW)
+			fd_of(wr->bind_mw.mw, fd_mw)->posting += n;
+}
+
+/* Posts sends; where a test holds them it returns long after the device has them. */
+static int post_sends(struct fd_qp *qp, struct ibv_send_wr *wr, void **bad)
+{
+	struct fd_device *d = qp->o.ctx->dev;
+	int rc;
+
+	posting(wr, 1);
+	rc = post(&qp->sq, qp, wr, bad);
+	while (d->holds_sends)
+		pthread_cond_wait(&d->let_go, &d->mu);
+	posting(wr, -1);
+	return rc;
+}
+
 static int post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct fd_qp *qp = fd_of(ibv, fd_qp);
 	FD_LOCKED(qp->o.ctx->dev);
 
-	return post(&qp->sq, qp, wr, (void **)bad);
+	return post_sends(qp, wr, (void **)bad);
 }
 
 static int post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
@@ -225,7 +247,7 @@ static int bind_mw(struct ibv_qp *ibv, struct ibv_mw *mw, struct ibv_mw_bind *bi
 	wr.bind_mw.mw = mw;
 	wr.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
 	wr.bind_mw.bind_info = bind->bind_info;
-	rc = post(&qp->sq, qp, &wr, &bad);
+	rc = post_sends(qp, &wr, &bad);
 	if (!rc)
 		mw->rkey = wr.bind_mw.rkey;
 	return rc;

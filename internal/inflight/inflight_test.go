@@ -297,12 +297,12 @@ func TestClosedBetweenUseAndCommit(t *testing.T) {
 	assert.Equal(t, 1, before.InFlight())
 	assert.Zero(t, next.InFlight())
 	assert.Zero(t, gone.InFlight())
-	assert.Equal(t, effect{cut: 2}, *e, "of the two that are not posted")
+	assert.Equal(t, effect{refused: 2}, *e, "of the two that are not posted")
 	fill(t, r, 3, true) // in their slots
 	r.Refused(0)
 	fill(t, r, 3, true)
 	q.Reset()
-	assert.Equal(t, effect{cut: 2, failed: 1}, *e, "each is told once")
+	assert.Equal(t, effect{refused: 2, failed: 1}, *e, "each is told once")
 	assert.Zero(t, before.InFlight())
 }
 
@@ -394,7 +394,6 @@ type holding struct {
 	held []int
 }
 
-func (h *holding) Cut()     {}
 func (h *holding) Refused() { h.Done(false) }
 func (h *holding) Done(bool) {
 	for _, u := range h.uses {

@@ -15,10 +15,9 @@ type issued struct {
 	effect      *effect
 }
 
-type effect struct{ done, failed, refused, cut int }
+type effect struct{ done, failed, refused int }
 
 func (e *effect) Refused() { e.refused++ }
-func (e *effect) Cut()     { e.cut++ }
 func (e *effect) Done(ok bool) {
 	if ok {
 		e.done++
@@ -97,7 +96,7 @@ func (m *model) post(k Kind, next func() int) {
 	require.Equal(m.t, len(batch), p.Commit())
 	for _, w := range dropped {
 		if w.effect != nil {
-			require.Equal(m.t, effect{cut: 1}, *w.effect)
+			require.Equal(m.t, effect{refused: 1}, *w.effect)
 		}
 	}
 	took := len(batch)

@@ -27,11 +27,9 @@ type Effect interface {
 	// Done is told, under the lock of a completion queue, when the work request has
 	// completed, and whether with success.
 	Done(ok bool)
-	// Refused is told, under the same lock, when the device did not take it.
+	// Refused is told when the device did not take it, under the same lock; and when it is
+	// not posted at all, since what it uses is closed by now.
 	Refused()
-	// Cut is told when it is not posted at all, since what it uses is closed by now.
-	// Nothing was said to the device, and what the effect is about may be gone.
-	Cut()
 }
 
 // Slots is the posting side of a work queue. The work requests of one batch are built
@@ -251,7 +249,7 @@ func (s *Slots) cut(at uint32) {
 		pos := s.pos(i)
 		if uses := s.slots[pos&s.mask].uses; slices.Contains(uses[:], more) {
 			if e := s.extraAt(pos); e.effect != nil {
-				e.effect.Cut()
+				e.effect.Refused()
 				e.effect = nil
 			}
 		}
