@@ -231,9 +231,9 @@ func (b *binding) Done(ok bool) {
 	b.w.unbind()
 	if b.to != nil && !b.ended {
 		b.w.bound = b
-		_ = b.w.Attach(&b.to.Node) // a work request holds it
+		_ = b.w.AttachInUse(&b.to.Node) // a work request holds it
 		if b.qp != nil {
-			_ = b.w.Attach(b.qp) // it is not destroyed before it has asked
+			_ = b.w.AttachInUse(b.qp) // it is not destroyed before it has asked
 		}
 	}
 }

@@ -3,7 +3,9 @@
 package mr_test
 
 import (
+	"errors"
 	"fmt"
+	"runtime"
 	"syscall"
 	"testing"
 
@@ -238,4 +240,31 @@ func TestSpoiledRegionStaysRefused(t *testing.T) {
 	require.ErrorIs(t, b.Region.CloseWhenIdle(t.Context()), syscall.EINVAL)
 	refused()
 	require.NoError(t, b.Region.Close())
+}
+
+// What is being closed cannot become a region's: it is closed, or the region has it.
+func TestReregToWhatIsBeingClosed(t *testing.T) {
+	b := fakedevtest.New(t, fakedev.Config{Rereg: true})
+	for round := range 100 {
+		buf, err := mr.Alloc(4 << 20)
+		require.NoError(t, err)
+		clear(buf.Bytes()) // so that there is much to unmap
+		region := b.NewRegion(t)
+		begins, closed := make(chan struct{}), make(chan error)
+		go func() {
+			close(begins)
+			closed <- buf.Close()
+		}()
+		<-begins
+		for range round {
+			runtime.Gosched()
+		}
+		err = region.Rereg(mr.ReregAttr{Buffer: buf}, mr.ReregTranslation)
+		if <-closed == nil {
+			require.ErrorIs(t, err, ibv.ErrClosed, "round %d", round)
+		} else {
+			require.NoError(t, err)
+		}
+		require.NoError(t, errors.Join(region.Close(), buf.Close()))
+	}
 }

@@ -216,10 +216,6 @@ func (id *ID) Migrate(to *EventChannel) error {
 		if from == to.s {
 			return nil
 		}
-		if err := to.s.Use(); err != nil {
-			return fmt.Errorf("%v: %w", &to.s.Node, err)
-		}
-		defer to.s.Done()
 		if err := s.Attach(&to.s.Node); err != nil {
 			return err
 		}

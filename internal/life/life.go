@@ -122,17 +122,32 @@ func (n *Node) Init(kind string, destroy func() error, parents ...*Node) error {
 // Attach makes n a child of one more parent, until Detach or until n is closed. It
 // counts: a child that was attached twice, or that Init made a child and Attach
 // again, stays one until as many calls of Detach. It fails with an error that
-// matches ErrClosed, naming the node, if the parent or n is closed. A parent whose
-// destroy is running takes it: where that can happen, destroy must ask Busy. So does
-// one that CloseAll has come to. It may be called under a lock that a destroy takes.
+// matches ErrClosed, naming the node, if n is closed, or the parent is closed, is being
+// closed or CloseAll has come to it.
 func (n *Node) Attach(parent *Node) error {
 	mu.Lock()
 	defer mu.Unlock()
-	if n.state == closed {
-		return n.errClosed()
+	if err := parent.mayAdopt(); err != nil {
+		return err
 	}
+	return n.attach(parent)
+}
+
+// AttachInUse is Attach to a parent that may be on its way to be closed, also by CloseAll,
+// but whose destroy will not end it: that asks Busy when nothing can make it a parent any
+// more. It may be called under a lock that a destroy takes.
+func (n *Node) AttachInUse(parent *Node) error {
+	mu.Lock()
+	defer mu.Unlock()
 	if parent.state != closing && parent.state != open {
 		return parent.errClosed()
+	}
+	return n.attach(parent)
+}
+
+func (n *Node) attach(parent *Node) error {
+	if n.state == closed {
+		return n.errClosed()
 	}
 	n.parents = append(n.parents, parent)
 	parent.adopt(n)

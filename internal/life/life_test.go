@@ -267,7 +267,7 @@ func busyWith(n *Node, children int) bool {
 	return errors.As(n.Busy(), &busy) && len(busy.Children) >= children
 }
 
-// CloseAll takes no more children until it has ended, but for those by Attach: those are
+// CloseAll takes no more children until it has ended, but for those by AttachInUse: those are
 // there already, and it closes them too. What it could not close is as before.
 func TestCloseAllTakesNoChildren(t *testing.T) {
 	ctx := node(t, "context", "rxe0")
@@ -279,7 +279,8 @@ func TestCloseAllTakesNoChildren(t *testing.T) {
 		assert.ErrorIs(t, late.Init("PD", destroyed, ctx), ErrClosed)
 		assert.ErrorIs(t, late.Init("QP", destroyed, pd), ErrClosed)
 		if !window.Closed() {
-			assert.NoError(t, window.Attach(region)) // its bind has completed
+			assert.ErrorIs(t, window.Attach(region), ErrClosed)
+			assert.NoError(t, window.AttachInUse(region)) // its bind has completed
 		}
 		return refuses
 	}, pd))

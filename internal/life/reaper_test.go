@@ -539,6 +539,7 @@ func TestAttachAndDetach(t *testing.T) {
 	require.ErrorIs(t, mr.Use(), ErrClosed, "the last child is gone")
 	assert.Equal(t, []string{"closed: MR 1"}, out.take())
 	assert.EqualError(t, mw.Attach(mr), "MR 1: already closed")
+	assert.EqualError(t, mw.AttachInUse(mr), "MR 1: already closed")
 
 	// The window is older than the region, and goes first all the same.
 	var order []string
@@ -556,7 +557,7 @@ func TestAttachAndDetach(t *testing.T) {
 	assert.EqualError(t, mw.Attach(other), "MW 2: already closed")
 	require.NoError(t, other.Close(), "nothing is left below it")
 
-	// A parent whose destroy is running takes a child, and destroy can find out.
+	// A parent whose destroy is running takes a child only where destroy finds out.
 	begun, attached := make(chan struct{}), make(chan struct{})
 	mr = new(Node)
 	require.NoError(t, mr.Init("MR", func() error { close(begun); <-attached; return mr.Busy() }))
@@ -565,7 +566,8 @@ func TestAttachAndDetach(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- mr.Close() }()
 	<-begun
-	require.NoError(t, mw.Attach(mr))
+	assert.EqualError(t, mw.Attach(mr), "MR 4: already closed")
+	require.NoError(t, mw.AttachInUse(mr))
 	close(attached)
 	var busy *BusyError
 	require.ErrorAs(t, <-done, &busy)
