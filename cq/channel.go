@@ -131,10 +131,26 @@ func waitFailed(object *life.Node, c *core.Context, err error) error {
 	switch {
 	case errors.Is(err, os.ErrClosed):
 		e.Kind = ibv.ErrClosed
-	case errors.Is(err, syscall.EIO) && c.Gone(err) == nil: // the event that says so may still be on its way
-		e.Kind = ibv.ErrDeviceFatal
+	case errors.Is(err, syscall.EIO):
+		e.Kind = lost(c, err)
 	}
 	return e
+}
+
+// lost returns what is to be said of a device on which a wait has failed with err, which is
+// EIO, or nil. The event that says so may still be on its way.
+func lost(c *core.Context, err error) error {
+	closing := c.Use() // a wait holds nothing, and others may close all of it
+	if closing == nil {
+		defer c.Done()
+	}
+	switch {
+	case c.Failure() != nil, closing == nil && c.Gone(err) == nil:
+		return ibv.ErrDeviceFatal
+	case closing != nil:
+		return ibv.ErrClosed
+	}
+	return nil
 }
 
 // ReqNotify has the device tell once, on the completion queue's channel, of the next

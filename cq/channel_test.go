@@ -523,6 +523,32 @@ func TestWaitsOfRemovedDevice(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EIO)
 }
 
+// Who learns of the removal from a channel finds a device there to ask, or none any more:
+// others close it at once.
+func TestCloseWhileWaitsFindRemoval(t *testing.T) {
+	for range 50 {
+		b := newChannelBed(t, 1)
+		b.Unplug()
+		b.Fail("ibv_get_cq_event", syscall.EIO, -1)
+		ended := make(chan error)
+		for range 4 {
+			go func() {
+				for {
+					_, err := b.ch.GetEvent(t.Context())
+					if !errors.Is(err, ibv.ErrDeviceFatal) {
+						ended <- err
+						return
+					}
+				}
+			}()
+		}
+		require.NoError(t, b.Ctx.CloseAll())
+		for range 4 {
+			require.ErrorIs(t, <-ended, ibv.ErrClosed)
+		}
+	}
+}
+
 // TestDroppedChannel has the collector close a channel and its completion queue.
 func TestDroppedChannel(t *testing.T) {
 	b := fakedevtest.New(t, fakedev.Config{})

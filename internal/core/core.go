@@ -48,7 +48,7 @@ func Label(number uint32, ctx *Context) string {
 
 // Gone turns the EIO of a destroy call into success if the device was removed: the
 // kernel has then freed the object with it. The same errno from a device that still
-// answers is a failure.
+// answers is a failure. It asks the device, which something must keep open.
 func (c *Context) Gone(err error) error {
 	if !errors.Is(err, syscall.EIO) {
 		return err
