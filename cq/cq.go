@@ -60,6 +60,7 @@ func Create(ctx *ibv.Context, init InitAttr) (*CQ, error) {
 	if c == nil {
 		return nil, &ibv.OpError{Op: op, Err: syscall.EINVAL, Reason: "no device: the Context is nil"}
 	}
+	defer runtime.KeepAlive(ctx)
 	refuse := func(format string, args ...any) (*CQ, error) {
 		return nil, &ibv.OpError{Op: op, Object: c.Name, Err: syscall.EINVAL, Reason: fmt.Sprintf(format, args...)}
 	}

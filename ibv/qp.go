@@ -83,6 +83,7 @@ type qpState struct {
 //
 // Implements: ibv_create_qp
 func (pd *PD) CreateQP(init QPInitAttr, queues QPQueues) (*QP, error) {
+	defer runtime.KeepAlive(queues) // and the handles in it
 	q, err := pd.newQP(init, queues)
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"runtime"
 	"syscall"
 
 	"github.com/goverbs/goverbs/ibv"
@@ -19,6 +20,7 @@ import (
 // Implements: ibv_reg_mr_iova
 func RegisterIOVA(pd *ibv.PD, buf *Buffer, iova uint64, access ibv.AccessFlags) (*Region, error) {
 	const op = "ibv_reg_mr_iova"
+	defer runtime.KeepAlive(buf)
 	if buf == nil || buf.s == nil {
 		return nil, regError(op, pd, syscall.EINVAL, noBuffer)
 	}

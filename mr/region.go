@@ -52,6 +52,7 @@ func (s *regionState) access() ibv.AccessFlags { return ibv.AccessFlags(s.Access
 //
 // Implements: ibv_reg_mr
 func Register(pd *ibv.PD, buf *Buffer, access ibv.AccessFlags) (*Region, error) {
+	defer runtime.KeepAlive(buf)
 	if buf == nil || buf.s == nil {
 		return nil, regError(opReg, pd, syscall.EINVAL, noBuffer)
 	}

@@ -3,6 +3,7 @@ package mr
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"syscall"
 
 	"github.com/goverbs/goverbs/ibv"
@@ -90,6 +91,8 @@ func (e *ReregError) Unwrap() error { return &e.OpError }
 //
 // Implements: ibv_rereg_mr
 func (r *Region) Rereg(attr ReregAttr, mask ReregMask) error {
+	defer runtime.KeepAlive(r)
+	defer runtime.KeepAlive(attr) // and the handles in it, until the region holds them
 	s := r.s
 	fail := func(err error, reason string) error {
 		holds := RegistrationOld
