@@ -28,22 +28,37 @@ import (
 // world has objects of all types, that goroutines use while others close them.
 type world struct {
 	*fakedevtest.Bench
-	cq               *cq.CQ
-	rc, shared, ud   *fakedevtest.QP
-	drained          *fakedevtest.QP
-	srq              *ibv.SRQ
-	ah               *ibv.AH
-	mw1, mw2         *ibv.MW
-	buf              *mr.Buffer
-	onBuffer, window *mr.Region
+	channel                   *cq.Channel
+	cq                        *cq.CQ
+	rc, shared, ud            *fakedevtest.QP
+	drained                   *fakedevtest.QP
+	srq                       *ibv.SRQ
+	ah                        *ibv.AH
+	mw1, mw2                  *ibv.MW
+	buf, otherBuf             *mr.Buffer
+	other                     *ibv.PD
+	onBuffer, window, changes *mr.Region
+	past                      context.Context // that has ended
 }
 
 func newWorld(t *testing.T, keep bool) *world {
-	b := fakedevtest.New(t, fakedev.Config{MemoryWindows: true, Complete: true, KeepCompletions: keep})
-	w := &world{Bench: b, cq: b.NewCQ(t), srq: b.NewSRQ(t), ah: b.NewAH(t), mw1: b.NewMW(t, ibv.MWType1), mw2: b.NewMW(t, ibv.MWType2)}
+	b := fakedevtest.New(t, fakedev.Config{MemoryWindows: true, Complete: true, KeepCompletions: keep, Rereg: true, ResizeCQ: true, ModerateCQ: true})
+	w := &world{Bench: b, srq: b.NewSRQ(t), ah: b.NewAH(t), mw1: b.NewMW(t, ibv.MWType1), mw2: b.NewMW(t, ibv.MWType2)}
 	b.Keep(w)
-	w.window = b.NewRegion(t, ibv.AccessMWBind)
+	w.window, w.changes = b.NewRegion(t, ibv.AccessMWBind), b.NewRegion(t)
+	past, end := context.WithCancel(t.Context())
+	end()
+	w.past = past
 	var err error
+	w.other, err = b.Ctx.AllocPD()
+	require.NoError(t, err)
+	w.otherBuf, err = mr.Alloc(1 << 20)
+	require.NoError(t, err)
+	clear(w.otherBuf.Bytes()) // so that it takes time to unmap
+	w.channel, err = cq.NewChannel(b.Ctx)
+	require.NoError(t, err)
+	w.cq, err = cq.Create(b.Ctx, cq.InitAttr{Entries: 1024, Channel: w.channel})
+	require.NoError(t, err)
 	w.buf, err = mr.Alloc(4096)
 	require.NoError(t, err)
 	w.onBuffer, err = mr.Register(b.PD, w.buf, ibv.AccessLocalWrite)
@@ -131,15 +146,25 @@ func (w *world) uses() map[string][]use {
 			createQP(ibv.QPQueues{Send: w.cq, Recv: w.cq}),
 			silent(func() { _, _ = w.cq.Entries(), w.cq.String() }),
 		},
+		"Channel": {
+			making(func() (*cq.Channel, error) { return cq.NewChannel(w.Ctx) }),
+			making(func() (*cq.CQ, error) { return cq.Create(w.Ctx, cq.InitAttr{Entries: 16, Channel: w.channel}) }),
+			post(func() (int, error) { return w.rc.PostSend(sends) }),
+			{func() error { _, err := w.cq.Wait(w.past, make([]cq.WC, 1)); return err }, []error{context.Canceled}},
+			{func() error { _, err := w.channel.GetEvent(w.past); return err }, []error{context.Canceled}},
+			{call: func() error { return w.cq.ReqNotify(false) }},
+			{call: func() error { return w.cq.Moderate(1, time.Microsecond) }},
+			{func() error { return w.cq.Resize(1024) }, []error{syscall.EINVAL}},
+		},
 		"QP": {
 			poll,
 			post(func() (int, error) { return w.rc.PostSend(sends) }),
 			post(func() (int, error) { return w.rc.PostRecv(recvs) }),
 			post(func() (int, error) { return w.shared.PostSend(sends) }),
 			{call: func() error { _, err := w.rc.State(); return err }},
-			{call: func() error {
+			{func() error {
 				return w.rc.Modify(ibv.QPAttr{MinRNRTimer: time.Millisecond}, ibv.AttrMinRNRTimer)
-			}},
+			}, []error{syscall.EINVAL}}, // CloseAll has it in ERR, for the binds to end
 			silent(func() { w.rc.InFlight(); _, _ = w.rc.Cap(), w.rc.String() }),
 		},
 		// A second goroutine finds the queue pair in whatever state the first has it.
@@ -179,6 +204,7 @@ func (w *world) uses() map[string][]use {
 		"Buffer": {
 			making(func() (*mr.Region, error) { return mr.Register(w.PD, w.buf, 0) }),
 			making(func() (*mr.Region, error) { return mr.Register(w.PD, w.buf, ibv.AccessLocalWrite) }),
+			{call: w.change},
 			silent(func() { _ = w.buf.Bytes() }),
 		},
 	}
@@ -195,6 +221,15 @@ func (w *world) again() error {
 		return err
 	}
 	return qp.Connect(local, local.Endpoint)
+}
+
+// change makes a region of other memory and of another protection domain, and back.
+func (w *world) change() error {
+	err := w.changes.Rereg(mr.ReregAttr{Buffer: w.buf, PD: w.other}, mr.ReregTranslation|mr.ReregPD)
+	if err == nil {
+		err = w.changes.Rereg(mr.ReregAttr{Buffer: w.otherBuf, PD: w.PD}, mr.ReregTranslation|mr.ReregPD)
+	}
+	return err
 }
 
 // running are goroutines that use objects.
@@ -240,6 +275,7 @@ func (w *world) closeAll(t *testing.T) {
 	for range 3 {
 		wg.Go(func() { assert.NoError(t, w.Ctx.CloseAll()) })
 		wg.Go(func() { closeUntilClosed(t, w.buf.Close) })
+		wg.Go(func() { closeUntilClosed(t, w.otherBuf.Close) })
 	}
 	wg.Wait()
 }
@@ -249,7 +285,8 @@ func (w *world) closeEach(t *testing.T) {
 	var wg sync.WaitGroup
 	for _, c := range []func() error{
 		w.rc.Close, w.shared.Close, w.ud.Close, w.drained.Close, w.srq.Close, w.ah.Close, w.mw1.Close, w.mw2.Close,
-		w.onBuffer.Close, w.window.Close, w.Region.Close, w.buf.Close, w.cq.Close, w.PD.Close, w.Ctx.Close,
+		w.onBuffer.Close, w.window.Close, w.changes.Close, w.Region.Close, w.buf.Close, w.cq.Close, w.channel.Close, w.PD.Close, w.Ctx.Close,
+		w.otherBuf.Close, w.other.Close,
 		func() error { return w.Region.CloseWhenIdle(t.Context()) },
 	} {
 		for range 2 {
