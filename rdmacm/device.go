@@ -63,29 +63,40 @@ func (s *idState) deviceRemoved() {
 	}
 }
 
-// release is for an id that is bound to it no more.
-func (d *device) release() {
-	devices.Lock()
-	d.ids--
-	last, removed := d.ids == 0, d.removed
-	if last {
-		delete(devices.used, d.verbs)
+// leaveDevice is for an id that is about to be destroyed, which frees what librdmacm has of a
+// device that was removed if the id is its last. It returns the device if it is our last, to be
+// closed when the id is destroyed, and the error of ccm.Abandon.
+func (s *idState) leaveDevice() (last *device, err error) {
+	s.mu.Lock()
+	d := s.dev
+	s.dev = nil
+	s.mu.Unlock()
+	if d == nil {
+		return nil, nil
 	}
-	devices.Unlock()
-	if !last {
-		return
+	devices.Lock()
+	defer devices.Unlock()
+	if d.ids--; d.ids > 0 {
+		return nil, nil
+	}
+	delete(devices.used, d.verbs)
+	if d.removed {
+		// Or the removal of the device would wait for ever for librdmacm to close it.
+		err = ccm.Abandon(d.verbs)
+	}
+	return d, err
+}
+
+// close is for a device to which no id is bound any more.
+func (d *device) close(abandoned error) {
+	if abandoned != nil {
+		life.Logger().Error("librdmacm keeps a verbs device that was removed", "object", d.name, "reason", abandoned.Error())
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ctx != nil {
 		if err := d.ctx.Core().CloseUnused(); err != nil {
 			life.Logger().Error("closing a borrowed verbs device failed", "object", d.name, "reason", err.Error())
-		}
-	}
-	if removed {
-		// Or the removal of the device would wait for ever for librdmacm to close it.
-		if err := ccm.Abandon(d.verbs); err != nil {
-			life.Logger().Error("librdmacm keeps a verbs device that was removed", "object", d.name, "reason", err.Error())
 		}
 	}
 }

@@ -188,7 +188,7 @@ func (id *ID) GetEvent(ctx context.Context) (*Event, error) {
 			return nil
 		})
 		switch {
-		case errors.Is(err, fdwait.ErrWoken):
+		case errors.Is(err, fdwait.ErrWoken), err != nil && s.ch.Load() != c: // whose channel may be closed by now
 			continue
 		case err != nil:
 			return nil, waitFailed(&s.Node, err)
@@ -320,26 +320,30 @@ func (s *idState) destroy() error {
 	s.leaveAll()
 	c := s.ch.Load()
 	c.events.Collect() // a device removal too
+	var unused *device
+	var abandoned error
 	err := c.events.Remove(s, func() error {
 		ids.Delete(s.addr) // before another can be at its address
+		unused, abandoned = s.leaveDevice()
 		err := ccm.DestroyID(s.h)
 		if err != nil {
 			ids.Store(s.addr, s)
+			s.setInfo(s.info.Load())
 		}
 		return err
 	})
+	if unused != nil {
+		unused.close(abandoned)
+	}
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
-	requests, dev := s.requests, s.dev
-	s.requests, s.dev = nil, nil
+	requests := s.requests
+	s.requests = nil
 	s.mu.Unlock()
 	for r := range requests {
 		_ = r.Close() // it is as new, and nobody has it
-	}
-	if dev != nil {
-		dev.release()
 	}
 	return nil
 }

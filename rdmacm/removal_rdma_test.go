@@ -51,7 +51,7 @@ func TestDeviceRemoval(t *testing.T) {
 	const name, netdev = "gvrxe7", "gvdummy7"
 	c := channel(t)
 	addr := ownNetdev(t, netdev, netip.MustParseAddr("198.51.100.7"))
-	for range 2 {
+	for _, asked := range []bool{false, true} {
 		tool(t, "rdma", "link", "add", name, "type", "rxe", "netdev", netdev)
 		l := atNewDevice(t, c, addr)
 		ctx, err := l.Context()
@@ -74,6 +74,10 @@ func TestDeviceRemoval(t *testing.T) {
 			err := awaitRemoval(t, id).Err()
 			require.ErrorIs(t, err, ibv.ErrNoDevice)
 			require.ErrorContains(t, err, "the device was removed")
+		}
+		if asked { // librdmacm knows by now that it is gone, and frees it with the last id
+			_, err := rdmacm.Devices()
+			require.NoError(t, err)
 		}
 		require.NoError(t, l.Close())
 		for _, s := range []*side{client, server} {
