@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -317,6 +318,34 @@ func TestMigrateWithEvents(t *testing.T) {
 		require.NoError(t, id.Migrate(to))
 		require.NoError(t, <-waiting)
 	}
+}
+
+// A wait of an id is never told that the channel is closed which it has left.
+func TestMigrateFromAChannelThatCloses(t *testing.T) {
+	from := channel(t)
+	id, err := from.CreateID(rdmacm.PortSpaceTCP)
+	require.NoError(t, err)
+	past, end := context.WithCancel(t.Context())
+	end()
+	var over atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for !over.Load() {
+			if _, err := id.GetEvent(past); !assert.ErrorIs(t, err, context.Canceled) {
+				return
+			}
+		}
+	})
+	for range 300 {
+		to, err := rdmacm.CreateEventChannel()
+		require.NoError(t, err)
+		require.NoError(t, id.Migrate(to))
+		require.NoError(t, from.Close())
+		from = to
+	}
+	over.Store(true)
+	wg.Wait()
+	require.NoError(t, from.CloseAll())
 }
 
 // The device of ids is one Context, which the program cannot close, and which is closed with
