@@ -15,8 +15,15 @@ import (
 	"github.com/goverbs/goverbs/internal/fakedev/fakedevtest"
 )
 
-// allocs returns how many times f allocates; what it allocates once does not count.
-func allocs(f func()) float64 { return testing.AllocsPerRun(50, f) }
+// allocs returns how many times f allocates; what it allocates once does not count, nor what
+// goroutines of other tests do meanwhile, as those that close what was dropped.
+func allocs(f func()) float64 {
+	least := testing.AllocsPerRun(50, f)
+	for try := 0; least > 0 && try < 5; try++ {
+		least = min(least, testing.AllocsPerRun(50, f))
+	}
+	return least
+}
 
 // posts are batches of sends as programs post them.
 func posts(b *fakedevtest.Bench, ah *ibv.AH) map[string][]ibv.SendWR {

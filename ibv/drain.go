@@ -98,8 +98,8 @@ func (q *qpState) enterErr() error {
 var errEnded = &OpError{Kind: ErrClosed, Err: syscall.EINVAL,
 	Reason: "CloseAll was called: take the QP to RESET to use it again, if it could not be closed"}
 
-// patienceAtEnd is how long CloseAll waits for the binds of a queue pair to end. Flushing
-// takes a device much less.
+// patienceAtEnd is how long CloseAll and Close wait for the binds of a queue pair to end.
+// Flushing takes a device much less.
 const patienceAtEnd = time.Second
 
 // endBinds has the queue pair post no more and, if it has bound windows, waits for its
@@ -109,7 +109,15 @@ func (q *qpState) endBinds() {
 	q.modify.Lock() // which a Drain gives up
 	defer q.unlockModify()
 	q.setRefuses(errEnded)
-	if !q.hasBound || q.queue.Send.InFlight() == 0 || q.toErr() != nil {
+	if q.hasBound {
+		q.flushSends()
+	}
+}
+
+// flushSends takes the queue pair to ERR, if it has sends in flight, and waits for them to end.
+// The caller has posts refused.
+func (q *qpState) flushSends() {
+	if q.queue.Send.InFlight() == 0 || q.toErr() != nil {
 		return
 	}
 	deadline := time.Now().Add(patienceAtEnd)

@@ -413,6 +413,27 @@ func TestRegionClosedBeforeABindIsCounted(t *testing.T) {
 	}
 }
 
+// A bind that is in flight when its queue pair is closed may still be done.
+func TestBindCompletesWhileItsQueuePairIsClosed(t *testing.T) {
+	rdmatest.Watchdog(t, time.Minute)
+	for _, status := range []cq.Status{cq.StatusSuccess, cq.StatusWRFlushErr} {
+		w := newWindowed(t, fakedev.Config{})
+		w.qp.Post(t, w.bind(1, 0, 64, ibv.SendSignaled))
+		closed := make(chan error)
+		go func() { closed <- w.qp.Close() }()
+		require.Eventually(t, func() bool { return w.Device.QP(w.qp.Num()).State == int(ibv.QPStateErr) }, 10*time.Second, 10*time.Microsecond)
+		w.qp.SQ.Complete(fakedev.Completion{Status: int(status)})
+		err := <-closed
+		if status == cq.StatusSuccess {
+			require.ErrorIs(t, err, ibv.ErrBusy)
+			require.ErrorContains(t, err, w.mw.String())
+			require.NoError(t, w.mw.Close())
+			err = w.qp.Close()
+		}
+		require.NoError(t, err)
+	}
+}
+
 // Some devices wait for ever for the window when its queue pair is destroyed.
 func TestQueuePairIsClosedAfterItsWindows(t *testing.T) {
 	rdmatest.Watchdog(t, time.Minute)

@@ -295,7 +295,8 @@ func (qp *QP) String() string { return qp.s.name }
 // again returns nil.
 //
 // A bound memory window of type 2 belongs to the queue pair: while there is one, Close
-// changes nothing and returns an error that matches ErrBusy and names it.
+// changes nothing and returns an error that matches ErrBusy and names it. If binds may be in
+// flight it takes the queue pair to ERR and waits up to a second for these to end first.
 //
 // Of a shared receive queue it may take receives with it: those that it had begun to
 // fill. They never complete, and stay in use until the shared receive queue is closed.
@@ -311,8 +312,13 @@ func (q *qpState) destroy() error {
 	if q.hasBound {
 		_ = harvest(q.sendCQ)
 		// Some devices wait for ever for a window that is bound to the QP, also by a bind whose
-		// completion nobody has polled.
-		if err := q.Busy(); err != nil {
+		// completion nobody has polled, or that is about to come.
+		err := q.Busy()
+		if err == nil {
+			q.flushSends()
+			err = q.Busy()
+		}
+		if err != nil {
 			undo()
 			return err
 		}

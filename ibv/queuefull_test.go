@@ -55,13 +55,13 @@ func TestFullQueueAllocatesNothing(t *testing.T) {
 		assert.ErrorContains(t, err, "all 10 places are taken; poll")
 	}
 	full := true
-	assert.Zero(t, testing.AllocsPerRun(100, func() {
+	assert.Zero(t, allocs(func() {
 		_, err := qp.PostSend(wrs)
 		full = full && errors.Is(err, ibv.ErrQueueFull)
 	}))
 	assert.True(t, full)
 	var wcs [4]cq.WC
-	assert.Zero(t, testing.AllocsPerRun(100, func() {
+	assert.Zero(t, allocs(func() {
 		n, _ = q.Poll(wcs[:])
 		_, _ = qp.PostSend(wrs)
 	}), "room for four at a time")
