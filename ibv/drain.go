@@ -115,7 +115,7 @@ func (q *qpState) endBinds() {
 }
 
 // flushSends takes the queue pair to ERR, if it has sends in flight, and waits for them to end.
-// The caller has posts refused.
+// The caller has posts refused, and holds q.modify or is the last to use the queue pair.
 func (q *qpState) flushSends() {
 	if q.queue.Send.InFlight() == 0 || q.toErr() != nil {
 		return
