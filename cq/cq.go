@@ -33,7 +33,8 @@ type InitAttr struct {
 	Spin time.Duration
 	// Hold is for how long, whole milliseconds up to MaxHold, Wait then sleeps in the kernel,
 	// which holds its thread, before it leaves the thread to other goroutines: 0 leaves it at
-	// once. An event within that time takes some thousand instructions less. It is for a
+	// once. An event within some 20 us takes some thousand instructions less, a later one
+	// often does not: by then the runtime's monitor may have seen the sleep. It is for a
 	// goroutine that posts what it waits for: those that are made ready just before have to
 	// wait for another thread, with GOMAXPROCS at 1 until the runtime's monitor gives them
 	// one. A context that ends, and a Close, end such a sleep when it is over. Of the waits on
