@@ -299,10 +299,10 @@ func TestType1Window(t *testing.T) {
 // TestWindowClosedWhileItsBindIsPosted: a bind can complete before the call that posts it
 // returns, and until then the window is written to. Closing waits for that.
 func TestWindowClosedWhileItsBindIsPosted(t *testing.T) {
-	for typ, post := range map[ibv.MWType]func(*windowed, ibv.MWBind) error{
-		ibv.MWType1: func(w *windowed, b ibv.MWBind) error { return w.qp.BindMW(1, ibv.SendSignaled, b) },
-		ibv.MWType2: func(w *windowed, b ibv.MWBind) error {
-			_, err := w.qp.PostSend([]ibv.SendWR{ibv.BindMW(1, ibv.SendSignaled, b)})
+	for typ, post := range map[ibv.MWType]func(*fakedevtest.QP, ibv.MWBind) error{
+		ibv.MWType1: func(qp *fakedevtest.QP, b ibv.MWBind) error { return qp.BindMW(1, ibv.SendSignaled, b) },
+		ibv.MWType2: func(qp *fakedevtest.QP, b ibv.MWBind) error {
+			_, err := qp.PostSend([]ibv.SendWR{ibv.BindMW(1, ibv.SendSignaled, b)})
 			return err
 		},
 	} {
@@ -312,15 +312,14 @@ func TestWindowClosedWhileItsBindIsPosted(t *testing.T) {
 			mw := w.NewMW(t, typ)
 			w.HoldSends(true)
 			posted, closed := make(chan error, 1), make(chan error, 1)
-			go func() { posted <- post(w, w.region.MWBind(mw, 0, 64, ibv.AccessRemoteRead)) }()
+			go func() { posted <- post(w.qp, w.region.MWBind(mw, 0, 64, ibv.AccessRemoteRead)) }()
 			require.Eventually(t, func() bool { return len(fakedevtest.Poll(t, w.qp.Send)) == 1 }, 10*time.Second, time.Millisecond)
 			go func() { closed <- mw.Close() }()
 			waiting(t, func(stack string) bool {
 				return len(closed) > 0 || strings.Contains(stack, "life.(*Node).Close") && stateIs(stack, "sync.Cond.Wait")
 			})
 			assert.Empty(t, closed, "it waits")
-			_, err := w.NewQP(t).PostSend([]ibv.SendWR{ibv.BindMW(2, 0, w.region.MWBind(mw, 0, 64, 0))})
-			assert.Error(t, err)
+			assert.ErrorIs(t, post(w.NewQP(t), w.region.MWBind(mw, 0, 64, 0)), ibv.ErrClosed)
 			w.HoldSends(false)
 			require.NoError(t, <-posted)
 			require.NoError(t, <-closed)

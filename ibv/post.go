@@ -71,7 +71,9 @@ func (q *qpState) postSend(wrs []SendWR) (accepted int, err error) {
 			defer q.sendCQ.Mu.Unlock()
 			q.queue.Send.Refused(took)
 		})
-	q.bindsPosted() // those that did not come to the device
+	if len(q.binds) > 0 { // that did not come to the device
+		q.bindsPosted()
+	}
 	if err != nil {
 		return q.sq.full.orFailed("ibv_post_send", q.name, &q.queue.Send, accepted, bad, err)
 	}

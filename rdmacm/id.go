@@ -328,7 +328,7 @@ func (s *idState) destroy() error {
 		err := ccm.DestroyID(s.h)
 		if err != nil {
 			ids.Store(s.addr, s)
-			s.setInfo(s.info.Load())
+			s.setInfo(s.info.Load()) // it is bound as before
 		}
 		return err
 	})

@@ -6,9 +6,9 @@
 //
 // The client sends N messages whose every byte the server checks, and answers. With -idle
 // both make a second connection, on which the server waits for a message that does not come,
-// for that time. With -linger the client closes when its input ends. Each side says what it did, how each connection ended, and how long it took
-// to close. With -group both join a multicast group from their own ADDRESS; who asks is
-// answered by the other.
+// for that time. With -linger the client closes when its input ends. Each side says what it
+// did, how each connection ended, and how long it took to close. With -group both join a
+// multicast group from their own ADDRESS; who asks is answered by the other.
 package main
 
 import (
