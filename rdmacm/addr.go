@@ -126,6 +126,7 @@ func (id *ID) Listen(backlog int) error {
 		if err != nil {
 			return err
 		}
+		id.s.listens = true
 		id.s.setInfo(&info)
 		id.s.Rename(fmt.Sprintf("%d at %v", id.s.number, addrPort(info.Local)))
 		return nil

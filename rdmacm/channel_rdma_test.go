@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -271,7 +272,9 @@ func TestListenerClosed(t *testing.T) {
 // for it go along.
 func TestMigrate(t *testing.T) {
 	from, to := channel(t), channel(t)
-	l := listen(t, from, rdmacm.PortSpaceTCP)
+	l := bound(t, from, rdmacm.PortSpaceTCP)
+	require.NoError(t, l.Migrate(to))
+	require.NoError(t, l.Listen(0))
 	client := equip(t, resolved(t, from, rdmacm.PortSpaceTCP, l.LocalAddr()))
 	waiting := make(chan *rdmacm.Event, 1)
 	go func() {
@@ -282,7 +285,6 @@ func TestMigrate(t *testing.T) {
 	require.NoError(t, client.id.Migrate(to))
 	require.NoError(t, client.id.Migrate(to), "which it has")
 	require.NoError(t, client.id.Connect(rdmacm.DefaultConnParam()))
-	require.NoError(t, l.Migrate(to))
 	require.ErrorIs(t, to.Close(), ibv.ErrBusy)
 	request := next(t, l, rdmacm.EventConnectRequest)
 	require.NoError(t, request.ID.Migrate(from))
@@ -297,6 +299,22 @@ func TestMigrate(t *testing.T) {
 	require.NoError(t, from.Close(), "nothing uses it any more")
 	exchange(t, client, server)
 	require.ErrorIs(t, server.id.Migrate(from), ibv.ErrClosed)
+}
+
+// A listener stays where it is: librdmacm drops a request that the kernel moves.
+func TestMigrateListener(t *testing.T) {
+	from, to := channel(t), channel(t)
+	l := listen(t, from, rdmacm.PortSpaceTCP)
+	client := equip(t, resolved(t, from, rdmacm.PortSpaceTCP, l.LocalAddr()))
+	require.NoError(t, client.id.Connect(rdmacm.DefaultConnParam()))
+	err := l.Migrate(to)
+	require.ErrorIs(t, err, syscall.EINVAL)
+	require.ErrorContains(t, err, "have it move before Listen")
+	require.NoError(t, l.Migrate(from), "which it has")
+	request := next(t, l, rdmacm.EventConnectRequest)
+	require.NoError(t, request.ID.Migrate(to))
+	require.NoError(t, to.CloseAll())
+	require.NoError(t, l.Close())
 }
 
 // Events that stand unread in the old channel's descriptor are found without a wakeup.

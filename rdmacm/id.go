@@ -55,6 +55,7 @@ type idState struct {
 	info    atomic.Pointer[ccm.Info]
 
 	ctl     sync.Mutex   // held during a call of C that changes the id
+	listens bool         // for which ctl is held
 	closers atomic.Int32 // calls of Close that are under way
 
 	mu         sync.Mutex
@@ -203,6 +204,10 @@ func (id *ID) GetEvent(ctx context.Context) (*Event, error) {
 // and nobody has read. A connection that has a channel of its own keeps its events out of
 // the way of others'.
 //
+// A listener cannot move, as an error that matches EINVAL says: have it do so before Listen.
+// A request that came in that moment would stay with the old channel in the kernel, and with
+// the new one in librdmacm, which drops it and leaves the peer without an answer.
+//
 // Implements: rdma_migrate_id
 func (id *ID) Migrate(to *EventChannel) error {
 	const op = "rdma_migrate_id"
@@ -215,6 +220,9 @@ func (id *ID) Migrate(to *EventChannel) error {
 		from := s.ch.Load()
 		if from == to.s {
 			return nil
+		}
+		if s.listens {
+			return invalid("a listener that moves can lose a connect request: have it move before Listen")
 		}
 		if err := s.Attach(&to.s.Node); err != nil {
 			return err

@@ -54,13 +54,20 @@ func next(t testing.TB, id *rdmacm.ID, want rdmacm.EventType) *rdmacm.Event {
 // listen makes a listener at a port of the device that the kernel chooses.
 func listen(t testing.TB, c *rdmacm.EventChannel, ps rdmacm.PortSpace) *rdmacm.ID {
 	t.Helper()
-	l, err := c.CreateID(ps)
-	require.NoError(t, err)
-	require.NoError(t, l.BindAddr(netip.AddrPortFrom(rdmatest.Addr(t), 0)))
+	l := bound(t, c, ps)
 	require.NoError(t, l.Listen(0))
 	require.NotZero(t, l.LocalAddr().Port())
-	t.Cleanup(func() { require.NoError(t, l.Close()) }) // which holds it
 	return l
+}
+
+// bound makes an id that can listen.
+func bound(t testing.TB, c *rdmacm.EventChannel, ps rdmacm.PortSpace) *rdmacm.ID {
+	t.Helper()
+	id, err := c.CreateID(ps)
+	require.NoError(t, err)
+	require.NoError(t, id.BindAddr(netip.AddrPortFrom(rdmatest.Addr(t), 0)))
+	t.Cleanup(func() { require.NoError(t, id.Close()) }) // which holds it
+	return id
 }
 
 // resolved makes an id that can connect to the address.
