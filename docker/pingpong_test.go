@@ -46,11 +46,8 @@ func TestPingpongOfTwoHosts(t *testing.T) {
 // tell the same number.
 func TestPingpongTellsLoss(t *testing.T) {
 	l := newTwoHosts(t)
-	cmd := l.programs("./cmd/pingpong") + "/pingpong"
-	args := []string{"ud", "-e", "-n", "300", "--warmup", "1"}
-	server := append([]string{cmd}, args...)
-	client := append(append([]string{"--", cmd}, args...), "10.77.0.1")
-	out, errs, status := l.run(append(append([]string{"--loss", "2"}, server...), client...)...)
+	cmd := l.programs("./cmd/pingpong") + `/pingpong ud -e -n 300 --warmup 1 "$@" || { rdma statistic show; tc -s qdisc show; exit 1; }`
+	out, errs, status := l.run("--loss", "2", "sh", "-c", cmd, "sh", "--", "sh", "-c", cmd, "sh", "10.77.0.1")
 	assert.Zero(t, status, "%s%s", out, errs)
 	var lost []string
 	for _, host := range []string{"server", "client"} {

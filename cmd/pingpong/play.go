@@ -78,9 +78,9 @@ func (s *session) measure(ctx context.Context, c *control, r round, stderr io.Wr
 	if err != nil {
 		err = fmt.Errorf("after %s: %w", g.soFar(), err)
 	}
-	if errors.As(err, new(errNoProgress)) && !g.own {
+	if errors.As(err, new(errNoProgress)) {
 		err = fmt.Errorf("%w; %s", err, g.seen())
-		if g.isLossy() {
+		if g.isLossy() && !g.own {
 			begun := min(g.iters, g.posted)
 			counted.Lost = begun - min(begun, counted.Iterations) // or the peer is gone
 		}
@@ -162,8 +162,10 @@ func (g *game) shake(ctx context.Context, c *control) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer g.expect(cancel).Stop()
-	_, err := c.receive(ctx)
-	return err
+	if _, err := c.receive(ctx); err != nil {
+		return fmt.Errorf("waiting for the client to begin: %w", err)
+	}
+	return nil
 }
 
 // expect ends a wait for word of the peer that takes too long.
@@ -187,8 +189,16 @@ func (g *game) soFar() string {
 	return fmt.Sprintf("%d of %d %s", g.iterations(), g.iters, what)
 }
 
-// seen says what has been seen of a peer that does not tell by itself, and what may be behind it.
+// seen says what has been seen of the peer, and where it does not tell by itself, what may be
+// behind it.
 func (g *game) seen() string {
+	if g.own {
+		var out uint64
+		for _, l := range g.lanes {
+			out += l.posted - l.done
+		}
+		return fmt.Sprintf("of this side's work requests %d are posted and not done", out)
+	}
 	text := fmt.Sprintf("%d of %d messages have come from the peer", g.received, g.iters)
 	if !g.isLossy() {
 		text += fmt.Sprintf(", and its device has acknowledged %d of %d", g.done, g.posted)

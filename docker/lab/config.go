@@ -25,7 +25,7 @@ const (
 
 type config struct {
 	hosts   []host        // that run a command
-	loss    string        // part of the packets on the link between them, in per cent
+	loss    string        // part of the RoCE packets on the link between them, in per cent
 	via     string        // the only way to take; "" for the first that works
 	device  string        // the host's device to use; "" for the first
 	kernel  string        // series of the VM's kernel

@@ -43,7 +43,7 @@ type request struct {
 	Netdev  string   // of the device; made if it is a dummy
 	Addrs   []string // of Netdev
 	Peer    string   // the other host's first address
-	Loss    string   // per cent of packets sent, or ""
+	Loss    string   // per cent of RoCE packets sent, or ""
 	Capture bool     // the packets are wanted
 	Watched bool     // the host waits for stageListening
 }
