@@ -90,7 +90,7 @@ func (g *game) note() {
 	} else {
 		g.moves.Store(g.done)
 	}
-	if !g.events { // whose waits make way, and reading the clock costs
+	if !g.events || g.now != 0 { // reading the clock costs, and waits that sleep make way
 		g.yields.at(g.clock())
 	}
 }

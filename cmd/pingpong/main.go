@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -35,6 +36,11 @@ func command() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
+	if runtime.GOMAXPROCS(0) == 1 && os.Getenv("GOMAXPROCS") == "" {
+		// Where there is but one, the runtime's monitor takes it away from each call into C that lasts
+		// over 20 us, as a post does with a software device, and is woken when it ends.
+		runtime.GOMAXPROCS(2)
+	}
 	return run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 }
 

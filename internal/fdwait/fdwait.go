@@ -32,19 +32,20 @@ var ErrWoken = errors.New("woken")
 // goroutines.
 type Queue[K comparable, E any] struct {
 	take   func() (Event[K, E], error)
-	file   *os.File
-	conn   syscall.RawConn
-	number uint64 // the order to lock two in
+	sleep  func(fd int, d time.Duration)
+	number uint64         // the order to lock two in
+	asleep sync.WaitGroup // a leader that holds its thread
 
 	mu          sync.Mutex // held while take runs
+	file        *os.File   // the descriptor, in the runtime's poller
+	conn        syscall.RawConn
+	fd          int // the descriptor, where file is nil
 	closed      bool
 	leader      *waiter[K, E]
-	holding     bool             // the leader sleeps in the kernel, holding its thread
-	longest     time.Duration    // and for how long at most
-	sleep       func(fd uintptr) // does it
-	yielded     time.Time        // when one that does last made way
-	parked      bool             // the leader is in the poller, or about to be
-	interrupted bool             // the descriptor's deadline is set
+	holding     bool      // the leader sleeps in the kernel, holding its thread
+	yielded     time.Time // when one that does last made way
+	parked      bool      // the leader is in the poller, or about to be
+	interrupted bool      // the descriptor's deadline is set
 	waiters     []*waiter[K, E]
 	spare       *waiter[K, E] // for the next wait
 	pending     []Event[K, E] // that nobody has waited for yet
@@ -79,21 +80,46 @@ func New[K comparable, E any](fd int, take func() (Event[K, E], error)) (*Queue[
 		_ = unix.Close(dup) // the first error is the one to tell
 		return nil, fmt.Errorf("making file descriptor %d non-blocking: %w", fd, err)
 	}
-	q := &Queue[K, E]{take: take, file: os.NewFile(uintptr(dup), "events"), number: queues.Add(1)}
-	q.sleep = func(fd uintptr) {
-		// poll, which ppoll would be for finer times, takes some hundred instructions less.
-		ms := int((q.longest + time.Millisecond - 1) / time.Millisecond)
-		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, ms) // what there is is looked for anyway
-	}
+	q := &Queue[K, E]{take: take, sleep: sleep, number: queues.Add(1), fd: dup}
 	// What the poller does not take would hold a thread for each wait.
-	if err = q.file.SetReadDeadline(time.Time{}); err == nil {
-		q.conn, err = q.file.SyscallConn()
-	}
-	if err != nil {
-		_ = q.file.Close()
+	if err := q.enterPoller(); err != nil {
+		q.closeFD()
 		return nil, fmt.Errorf("the runtime cannot poll file descriptor %d: %w", fd, err)
 	}
 	return q, nil
+}
+
+// enterPoller gives the descriptor to the runtime's poller, if it is not there.
+func (q *Queue[K, E]) enterPoller() (err error) {
+	if q.file == nil {
+		q.file = os.NewFile(uintptr(q.fd), "events") // which owns it now
+		q.conn, err = q.file.SyscallConn()
+	}
+	if err == nil {
+		err = q.file.SetReadDeadline(time.Time{})
+	}
+	return err
+}
+
+// leavePoller takes the descriptor out again. It fails without one to spare for the moment.
+func (q *Queue[K, E]) leavePoller() error {
+	var fd int
+	var err error
+	_ = q.conn.Control(func(own uintptr) { fd, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) }) // which is open
+	if err != nil {
+		return err
+	}
+	_ = q.file.Close() // nobody is in it, and there is nothing to write
+	q.file, q.conn, q.fd = nil, nil, fd
+	return nil
+}
+
+func (q *Queue[K, E]) closeFD() {
+	if q.file != nil {
+		_ = q.file.Close() // which waits for the leader to be out, and has nothing to write
+		return
+	}
+	_ = unix.Close(q.fd)
 }
 
 // duplicate fails also where no room for two more descriptors is left: the runtime makes
@@ -255,7 +281,8 @@ func (q *Queue[K, E]) Close() {
 		q.end(w, Event[K, E]{}, os.ErrClosed)
 	}
 	q.mu.Unlock()
-	_ = q.file.Close() // which waits for the leader to be out, and has nothing to write
+	q.asleep.Wait()
+	q.closeFD() // no other changes it now
 }
 
 // wait waits as w says. The caller holds the lock, which it gives up while it sleeps.
@@ -375,11 +402,6 @@ func (q *Queue[K, E]) lead(ctx context.Context, w *waiter[K, E]) {
 			q.giveUp(ctx, w)
 			return
 		}
-		if q.interrupted {
-			// Whoever interrupts changes before it what the leader has looked at by now.
-			q.interrupted = false
-			_ = q.file.SetReadDeadline(time.Time{}) // as New has seen it succeed
-		}
 		err := q.park(w)
 		if err != nil && !w.ended && !errors.Is(err, os.ErrDeadlineExceeded) {
 			q.end(w, Event[K, E]{}, fmt.Errorf("polling the file descriptor: %w", err))
@@ -392,28 +414,50 @@ func (q *Queue[K, E]) lead(ctx context.Context, w *waiter[K, E]) {
 // every 20 us for some time, which costs more than the sleeps.
 const yieldAfter = 5 * time.Millisecond
 
-// hold sleeps until there is an event, but no longer than d.
+// hold sleeps until there is an event, but no longer than d. The poller does not know the
+// descriptor meanwhile: for each event it would wake a thread that looks for nothing.
 func (q *Queue[K, E]) hold(d time.Duration) {
+	if q.file != nil && q.leavePoller() != nil {
+		return // the wait parks
+	}
 	yield := time.Since(q.yielded) >= yieldAfter
 	if yield {
 		q.yielded = time.Now()
 	}
-	q.holding, q.longest = true, d
+	fd := q.fd
+	q.holding = true
+	q.asleep.Add(1)
 	q.mu.Unlock()
 	if yield {
 		runtime.Gosched()
 	}
-	_ = q.conn.Control(q.sleep) // which keeps the descriptor open
+	q.sleep(fd, d)
+	q.asleep.Done()
 	q.mu.Lock()
 	q.holding = false
 }
 
+// sleep is for milliseconds begun: poll takes some hundred instructions less than ppoll, which
+// knows finer times.
+func sleep(fd int, d time.Duration) {
+	ms := int((d + time.Millisecond - 1) / time.Millisecond)
+	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, ms) // what there is is looked for anyway
+}
+
 // park takes events until the wait of w has ended, or it is interrupted.
 func (q *Queue[K, E]) park(w *waiter[K, E]) error {
+	if q.file == nil || q.interrupted {
+		// Whoever interrupts changes before it what the leader has looked at by now.
+		if err := q.enterPoller(); err != nil {
+			return err
+		}
+		q.interrupted = false
+	}
 	q.parked = true
+	conn := q.conn
 	q.mu.Unlock()
 	// What came before the poller began to watch is found by the first call of this.
-	err := q.conn.Read(func(uintptr) (done bool) {
+	err := conn.Read(func(uintptr) (done bool) {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		q.parked = false

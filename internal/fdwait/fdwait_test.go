@@ -53,10 +53,10 @@ func newSource(t testing.TB) *source {
 	require.NoError(t, err)
 	s.Queue = q
 	asleep := q.sleep
-	q.sleep = func(fd uintptr) {
+	q.sleep = func(fd int, d time.Duration) {
 		s.holds.Add(1)
 		defer s.over.Add(1)
-		asleep(fd)
+		asleep(fd, d)
 	}
 	t.Cleanup(q.Close)
 	return s

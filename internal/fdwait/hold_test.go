@@ -3,13 +3,18 @@
 package fdwait
 
 import (
+	"bytes"
 	"context"
 	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/goverbs/internal/alone"
 )
 
 // goHold starts a wait that is the leader and holds its thread for d.
@@ -36,6 +41,80 @@ func TestHold(t *testing.T) {
 	_, err = s.Wait(cancelled(errEnough), 1, time.Hour, nil)
 	require.ErrorIs(t, err, errEnough)
 	require.Zero(t, s.waiting())
+}
+
+// polled returns how many descriptors the runtime's poller watches.
+func polled(t *testing.T) (n int) {
+	t.Helper()
+	infos, err := filepath.Glob("/proc/self/fdinfo/*")
+	require.NoError(t, err)
+	for _, info := range infos {
+		text, _ := os.ReadFile(info) // of one that is closed by now there is none
+		n += bytes.Count(text, []byte("tfd:"))
+	}
+	return n
+}
+
+// The poller, which wakes a thread for each event, does not know the descriptor while a thread
+// is held, and until a wait parks.
+func TestHoldIsOutOfThePoller(t *testing.T) {
+	before := polled(t)
+	s := newSource(t)
+	require.Equal(t, before+1, polled(t))
+	for range 2 {
+		w := s.goHold(t, t.Context(), 1, patience)
+		require.Equal(t, before, polled(t))
+		require.NoError(t, s.send(1, 10))
+		brings(t, w, event{1, 10})
+		require.Equal(t, before, polled(t))
+
+		w = s.goHold(t, t.Context(), 1, time.Millisecond)
+		until(t, "it is in the poller", func() bool { return s.waiting() == 1 })
+		require.Equal(t, before+1, polled(t))
+		require.NoError(t, s.send(1, 11))
+		brings(t, w, event{1, 11})
+	}
+	s.goHold(t, t.Context(), 1, time.Millisecond)
+	s.Close()
+	require.Equal(t, before, polled(t))
+}
+
+// A deadline that ended a wait in the poller is none of a wait that comes after a hold.
+func TestHoldAfterAnInterrupt(t *testing.T) {
+	s := newSource(t)
+	for range 3 {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		w := s.goHold(t, ctx, 1, time.Millisecond)
+		until(t, "it is in the poller", func() bool { return s.waiting() == 1 })
+		cancel(errEnough)
+		failsWith(t, w, errEnough)
+		w = s.goHold(t, t.Context(), 1, patience)
+		require.NoError(t, s.send(1, 10))
+		brings(t, w, event{1, 10})
+		w = s.goWait(t, t.Context(), 1)
+		require.NoError(t, s.send(1, 11))
+		brings(t, w, event{1, 11})
+	}
+}
+
+// Where no descriptor can be had the wait parks.
+func TestHoldWithoutDescriptors(t *testing.T) {
+	if !alone.Here(t, 3*patience) {
+		return
+	}
+	s := newSource(t)
+	var old unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: old.Max}))
+	w := began(func() (event, error) { return s.waitHolding(t.Context(), 1, patience) })
+	until(t, "it is in the poller", func() bool { return s.waiting() == 1 })
+	require.NoError(t, s.send(1, 10))
+	brings(t, w, event{1, 10})
+	require.Zero(t, s.holds.Load())
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old))
+	w = s.goHold(t, t.Context(), 1, patience)
+	require.NoError(t, s.send(1, 11))
+	brings(t, w, event{1, 11})
 }
 
 // When its time is over it waits as others do.
