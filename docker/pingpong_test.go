@@ -61,15 +61,23 @@ func TestPingpongTellsLoss(t *testing.T) {
 	assert.Positive(t, n)
 }
 
-// TestCost has the measurements that CONTRIBUTING names work: their figures are for people.
+// TestCost has the measurements that CONTRIBUTING names work. The figures of polling are for
+// people; those of events are the same on a busy machine. They are some 10,000, and were 66,000
+// when the scheduler's monitor stayed awake.
 func TestCost(t *testing.T) {
-	for mode, compares := range map[string]string{"polling": `ratio \d+\.\d{3}`, "events": `Go takes -?\d+ instructions more`} {
+	cost := func(compares string, args ...string) string {
 		l := newLab(t)
 		l.script = "docker/cost"
-		out, errs, status := l.run(mode, "-n", "100", "-r", "1", "-t", "rc")
+		out, errs, status := l.run(append(args, "-r", "1", "-t", "rc")...)
 		require.Zero(t, status, "%s%s", out, errs)
-		assert.Regexp(t, `(?m)^rc: medians: C \d+\.\d\d usec/iter, Go \d+\.\d\d usec/iter: `+compares+`$`, out)
+		m := regexp.MustCompile(`(?m)^rc: medians: C \d+\.\d\d usec/iter, Go \d+\.\d\d usec/iter: ` + compares + `$`).FindStringSubmatch(out)
+		require.NotNil(t, m, "%s%s", out, errs)
+		return m[1]
 	}
+	cost(`ratio (\d+\.\d{3})`, "polling", "-n", "100")
+	more, err := strconv.Atoi(cost(`Go takes (-?\d+) instructions more`, "events", "-n", "1000"))
+	require.NoError(t, err)
+	assert.Less(t, more, 30_000)
 	for _, args := range [][]string{nil, {"nothing"}, {"events", "-x"}, {"events", "-n", "1", "more"}} {
 		l := newLab(t)
 		l.script = "docker/cost"
