@@ -90,7 +90,7 @@ func (g *game) note() {
 	} else {
 		g.moves.Store(g.done)
 	}
-	if !g.events || g.now != 0 { // reading the clock costs, and waits that sleep make way
+	if !g.events || g.now != 0 { // with events only where the clock has been read: it costs
 		g.yields.at(g.clock())
 	}
 }

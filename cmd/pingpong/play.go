@@ -189,15 +189,14 @@ func (g *game) soFar() string {
 	return fmt.Sprintf("%d of %d %s", g.iterations(), g.iters, what)
 }
 
-// seen says what has been seen of the peer, and where it does not tell by itself, what may be
-// behind it.
+// seen says what has been seen, and of a peer that does not tell by itself what may be behind it.
 func (g *game) seen() string {
 	if g.own {
 		var out uint64
 		for _, l := range g.lanes {
 			out += l.posted - l.done
 		}
-		return fmt.Sprintf("of this side's work requests %d are posted and not done", out)
+		return fmt.Sprintf("of this side's sends %d are not known to be done", out)
 	}
 	text := fmt.Sprintf("%d of %d messages have come from the peer", g.received, g.iters)
 	if !g.isLossy() {

@@ -37,9 +37,10 @@ type Queue[K comparable, E any] struct {
 	asleep sync.WaitGroup // a leader that holds its thread
 
 	mu          sync.Mutex // held while take runs
-	file        *os.File   // the descriptor, in the runtime's poller
+	file        *os.File   // the descriptor
 	conn        syscall.RawConn
-	fd          int // the descriptor, where file is nil
+	polled      bool // the runtime's poller has it
+	fd          int  // the descriptor, where file is nil
 	closed      bool
 	leader      *waiter[K, E]
 	holding     bool      // the leader sleeps in the kernel, holding its thread
@@ -89,15 +90,24 @@ func New[K comparable, E any](fd int, take func() (Event[K, E], error)) (*Queue[
 	return q, nil
 }
 
-// enterPoller gives the descriptor to the runtime's poller, if it is not there.
-func (q *Queue[K, E]) enterPoller() (err error) {
+// enterPoller gives the descriptor to the runtime's poller, if it is not there, and takes its
+// deadline back.
+func (q *Queue[K, E]) enterPoller() error {
+	if q.file != nil && !q.polled { // it was refused
+		if err := q.leavePoller(); err != nil {
+			return err
+		}
+	}
 	if q.file == nil {
 		q.file = os.NewFile(uintptr(q.fd), "events") // which owns it now
-		q.conn, err = q.file.SyscallConn()
+		conn, err := q.file.SyscallConn()
+		if err != nil {
+			return err
+		}
+		q.conn = conn
 	}
-	if err == nil {
-		err = q.file.SetReadDeadline(time.Time{})
-	}
+	err := q.file.SetReadDeadline(time.Time{})
+	q.polled = err == nil
 	return err
 }
 
@@ -110,7 +120,7 @@ func (q *Queue[K, E]) leavePoller() error {
 		return err
 	}
 	_ = q.file.Close() // nobody is in it, and there is nothing to write
-	q.file, q.conn, q.fd = nil, nil, fd
+	q.file, q.conn, q.polled, q.fd = nil, nil, false, fd
 	return nil
 }
 
@@ -444,10 +454,10 @@ func sleep(fd int, d time.Duration) {
 
 // park takes events until the wait of w has ended, or it is interrupted.
 func (q *Queue[K, E]) park(w *waiter[K, E]) error {
-	if q.file == nil || q.interrupted {
+	if !q.polled || q.interrupted {
 		// Whoever interrupts changes before it what the leader has looked at by now.
 		if err := q.enterPoller(); err != nil {
-			return err
+			return fmt.Errorf("the runtime cannot poll it: %w", err)
 		}
 		q.interrupted = false
 	}
@@ -472,7 +482,7 @@ func (q *Queue[K, E]) park(w *waiter[K, E]) error {
 func (q *Queue[K, E]) interrupt() {
 	if q.parked && !q.interrupted {
 		q.interrupted = true
-		_ = q.file.SetReadDeadline(time.Unix(1, 0)) // as New has seen it succeed
+		_ = q.file.SetReadDeadline(time.Unix(1, 0)) // as enterPoller has seen it succeed
 	}
 }
 

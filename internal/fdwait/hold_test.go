@@ -7,6 +7,8 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -115,6 +117,32 @@ func TestHoldWithoutDescriptors(t *testing.T) {
 	w = s.goHold(t, t.Context(), 1, patience)
 	require.NoError(t, s.send(1, 11))
 	brings(t, w, event{1, 11})
+}
+
+// Where the poller refuses the descriptor a wait fails, and the next tries again.
+func TestPollerRefuses(t *testing.T) {
+	s := newSource(t)
+	w := s.goHold(t, t.Context(), 1, patience)
+	require.NoError(t, s.send(1, 10))
+	brings(t, w, event{1, 10})
+	links, err := filepath.Glob("/proc/self/fd/*")
+	require.NoError(t, err)
+	i := slices.IndexFunc(links, func(link string) bool {
+		to, _ := os.Readlink(link) // of one that is closed by now there is none
+		return to == "anon_inode:[eventpoll]"
+	})
+	poller, err := strconv.Atoi(filepath.Base(links[i]))
+	require.NoError(t, err)
+	fd := s.fd
+	require.NoError(t, unix.EpollCtl(poller, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{})) // once is all it takes
+	_, err = s.Wait(soon(t), 1, 0, nil)
+	require.ErrorContains(t, err, "polling the file descriptor: the runtime cannot poll it: ")
+	require.NoError(t, unix.EpollCtl(poller, unix.EPOLL_CTL_DEL, fd, nil))
+	for i := range uint32(2) {
+		w = s.goWait(t, t.Context(), 1)
+		require.NoError(t, s.send(1, i))
+		brings(t, w, event{1, i})
+	}
 }
 
 // When its time is over it waits as others do.
