@@ -394,9 +394,9 @@ func TestChannelRefused(t *testing.T) {
 	require.ErrorContains(t, err, "zero Channel")
 	_, err = cq.Create(b.Ctx, cq.InitAttr{Entries: 1, Spin: -1})
 	require.ErrorContains(t, err, "Spin is -1ns")
-	for _, hold := range []time.Duration{-time.Millisecond, 11 * time.Millisecond} {
+	for _, hold := range []time.Duration{-time.Millisecond, 11 * time.Millisecond, 1} {
 		_, err = cq.Create(b.Ctx, cq.InitAttr{Entries: 1, Hold: hold})
-		require.ErrorContains(t, err, "Hold is "+hold.String()+": give how long to hold a thread, 0 to 10ms")
+		require.ErrorContains(t, err, "Hold is "+hold.String()+": give how long to hold a thread, 0 to 10ms in whole milliseconds")
 	}
 	_, err = cq.NewChannel(nil)
 	require.ErrorIs(t, err, syscall.EINVAL)

@@ -31,17 +31,16 @@ type InitAttr struct {
 	// Spin is how long Wait polls before it has the device tell of the next completion
 	// and sleeps: 0 sleeps at once. It spends a processor for a lower latency.
 	Spin time.Duration
-	// Hold is for how long, up to MaxHold, Wait then sleeps in the kernel, which holds its
-	// thread, before it leaves the thread to other goroutines: 0 leaves it at once. An event
-	// within that time wakes the thread that waits for it and no other, and takes some ten
-	// thousand instructions less; a later one takes some more, since the runtime's poller
-	// watches for the channel's events only while no wait holds its thread. It is for a
-	// goroutine that posts what it waits for: those that are made ready just before have to
-	// wait for another thread. With GOMAXPROCS at 1 they wait until the runtime's monitor gives
-	// them one, and nothing is saved where posts last over 20 us, as with a software device. A
-	// context that ends, and a Close, end such a sleep when it is over. Of the waits on a
-	// channel at most one sleeps so, and where the context of another ends it may be told of
-	// its event only then.
+	// Hold is for how long, whole milliseconds up to MaxHold, Wait then sleeps in the
+	// kernel, which holds its thread, before it leaves the thread to other goroutines: 0 leaves it
+	// at once. An event within that time wakes the thread that waits for it and no other, and takes
+	// some ten thousand instructions less; a later one takes some more, since the runtime's poller
+	// watches for the channel's events only while no wait holds its thread. It is for a goroutine
+	// that posts what it waits for: those that are made ready just before have to wait for another
+	// thread. With GOMAXPROCS at 1 they wait until the runtime's monitor gives them one, and
+	// nothing is saved where posts last over 20 us, as with a software device. A context that ends,
+	// and a Close, end such a sleep when it is over. Of the waits on a channel at most one sleeps
+	// so, and where the context of another ends it may be told of its event only then.
 	Hold time.Duration
 }
 
@@ -76,8 +75,8 @@ func Create(ctx *ibv.Context, init InitAttr) (*CQ, error) {
 		return refuse("CompVector %d: the device has vectors 0 to %d", init.CompVector, c.Attr.NumCompVectors-1)
 	case init.Spin < 0:
 		return refuse("Spin is %v: give how long to poll, or 0", init.Spin)
-	case init.Hold < 0 || init.Hold > MaxHold:
-		return refuse("Hold is %v: give how long to hold a thread, 0 to %v", init.Hold, MaxHold)
+	case init.Hold < 0 || init.Hold > MaxHold || init.Hold%time.Millisecond != 0:
+		return refuse("Hold is %v: give how long to hold a thread, 0 to %v in whole milliseconds", init.Hold, MaxHold)
 	case init.Channel != nil && init.Channel.s == nil:
 		return refuse("Channel is a zero Channel: make it with NewChannel")
 	case init.Channel != nil && init.Channel.s.Ctx != c:

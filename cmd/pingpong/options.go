@@ -254,8 +254,8 @@ func (o *options) settle(flags *pflag.FlagSet) error {
 		return fmt.Errorf("--spin %v is negative: use 0 to sleep at once", o.spin)
 	case given("hold") && !o.events:
 		return errors.New("--hold is for --events: without it pingpong polls and never sleeps")
-	case o.hold < 0 || o.hold > cq.MaxHold:
-		return fmt.Errorf("--hold %v is not from 0 to %v", o.hold, cq.MaxHold)
+	case o.hold < 0 || o.hold > cq.MaxHold || o.hold%time.Millisecond != 0:
+		return fmt.Errorf("--hold %v is not from 0 to %v in whole milliseconds", o.hold, cq.MaxHold)
 	case o.timeout < 0:
 		return fmt.Errorf("--timeout %v is negative: use 0 to wait for ever", o.timeout)
 	case given("plot") && !strings.HasSuffix(o.plot, ".svg"):

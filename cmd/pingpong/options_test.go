@@ -127,6 +127,7 @@ func TestParseRefuses(t *testing.T) {
 		{[]string{"--hold", "5ms"}, "--hold is for --events"},
 		{[]string{"--hold", "-1ms", "-e"}, "--hold -1ms is not from 0 to 10ms"},
 		{[]string{"--hold", "11ms", "-e"}, "--hold 11ms is not from 0 to 10ms"},
+		{[]string{"--hold", "1us", "-e"}, "--hold 1µs is not from 0 to 10ms in whole milliseconds"},
 		{[]string{"--timeout", "soon"}, "--timeout"},
 		{[]string{"--timeout", "-1s"}, "negative"},
 		{[]string{""}, "empty"},

@@ -161,10 +161,10 @@ func closeAll(fds []int) {
 // returned all the same; one that no wait has returned is kept for the next. stop must not
 // call the queue.
 //
-// hold is for how long the wait holds its thread, if no other leads when it begins: asleep in
-// the kernel, which takes less time than the runtime's poller. What ends it but an event that it
-// takes itself, Close too, does so up to hold later: also an event that another wait takes just
-// before its context ends it.
+// hold is for how long, in milliseconds begun, the wait holds its thread, if no other leads when
+// it begins: asleep in the kernel, which takes less time than the runtime's poller. What ends it
+// but an event that it takes itself, Close too, does so up to hold later: also an event that
+// another wait takes just before its context ends it.
 func (q *Queue[K, E]) Wait(ctx context.Context, key K, hold time.Duration, stop func() error) (E, error) {
 	done := ctx.Done() // before anything is changed: ctx may be nil
 	q.mu.Lock()
@@ -448,8 +448,8 @@ func (q *Queue[K, E]) hold(d time.Duration) {
 }
 
 func sleep(fd int, d time.Duration) {
-	limit := unix.NsecToTimespec(int64(d))
-	_, _ = unix.Ppoll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, &limit, nil) // what there is is looked for anyway
+	ms := int((d + time.Millisecond - 1) / time.Millisecond)
+	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, ms) // what there is is looked for anyway
 }
 
 // park takes events until the wait of w has ended, or it is interrupted.
