@@ -5,10 +5,10 @@ package fdwait
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
-	"path/filepath"
-	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -45,16 +45,26 @@ func TestHold(t *testing.T) {
 	require.Zero(t, s.waiting())
 }
 
-// polled returns how many descriptors the runtime's poller watches.
-func polled(t *testing.T) (n int) {
+// poller returns the descriptor of the runtime's poller.
+func poller(t *testing.T) int {
 	t.Helper()
-	infos, err := filepath.Glob("/proc/self/fdinfo/*")
-	require.NoError(t, err)
-	for _, info := range infos {
-		text, _ := os.ReadFile(info) // of one that is closed by now there is none
-		n += bytes.Count(text, []byte("tfd:"))
+	for _, open := range openFDs(t) {
+		if number, ok := strings.CutSuffix(open, " anon_inode:[eventpoll]"); ok {
+			fd, err := strconv.Atoi(number)
+			require.NoError(t, err)
+			return fd
+		}
 	}
-	return n
+	require.Fail(t, "there is no poller")
+	return -1
+}
+
+// polled returns how many descriptors it watches.
+func polled(t *testing.T) int {
+	t.Helper()
+	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", poller(t)))
+	require.NoError(t, err)
+	return bytes.Count(info, []byte("tfd:"))
 }
 
 // The poller, which wakes a thread for each event, does not know the descriptor while a thread
@@ -125,19 +135,12 @@ func TestPollerRefuses(t *testing.T) {
 	w := s.goHold(t, t.Context(), 1, patience)
 	require.NoError(t, s.send(1, 10))
 	brings(t, w, event{1, 10})
-	links, err := filepath.Glob("/proc/self/fd/*")
-	require.NoError(t, err)
-	i := slices.IndexFunc(links, func(link string) bool {
-		to, _ := os.Readlink(link) // of one that is closed by now there is none
-		return to == "anon_inode:[eventpoll]"
-	})
-	poller, err := strconv.Atoi(filepath.Base(links[i]))
-	require.NoError(t, err)
+	ep := poller(t)
 	fd := s.fd
-	require.NoError(t, unix.EpollCtl(poller, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{})) // once is all it takes
-	_, err = s.Wait(soon(t), 1, 0, nil)
+	require.NoError(t, unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{})) // once is all it takes
+	_, err := s.Wait(soon(t), 1, 0, nil)
 	require.ErrorContains(t, err, "polling the file descriptor: the runtime cannot poll it: ")
-	require.NoError(t, unix.EpollCtl(poller, unix.EPOLL_CTL_DEL, fd, nil))
+	require.NoError(t, unix.EpollCtl(ep, unix.EPOLL_CTL_DEL, fd, nil))
 	for i := range uint32(2) {
 		w = s.goWait(t, t.Context(), 1)
 		require.NoError(t, s.send(1, i))
