@@ -102,6 +102,13 @@ func (wc *WC) Err() error {
 	if wc.Status == StatusSuccess {
 		return nil
 	}
+	return wc.failure()
+}
+
+// failure is apart from Err so that Err is inlined.
+//
+//go:noinline
+func (wc *WC) failure() error {
 	return &Error{WRID: wc.WRID, Status: wc.Status, QPNum: wc.QPNum, VendorErr: wc.VendorErr, Recv: wc.IsRecv(), Unexplained: !wc.explained}
 }
 
