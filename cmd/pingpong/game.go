@@ -28,7 +28,7 @@ type game struct {
 	times     *hdrhistogram.Histogram
 
 	moves    atomic.Uint64 // iterations, for those who watch
-	stalled  atomic.Bool   // nothing has moved for a while
+	stalled  atomic.Bool   // nothing has moved for a while, or the context has ended
 	wait     context.Context
 	wakeWait atomic.Pointer[context.CancelFunc] // ends wait, when stalled
 
@@ -46,6 +46,7 @@ const maxLatency = int64(time.Minute)
 func (g *game) run(ctx context.Context) error {
 	ctx, stop := watched(ctx, g.timeout, &g.moves, g.noteIdle)
 	defer stop()
+	defer context.AfterFunc(ctx, func() { g.stalled.Store(true) })()
 	g.renewWait(ctx)
 	if err := g.begin(); err != nil {
 		return err
@@ -117,12 +118,13 @@ func (g *game) next(ctx context.Context) (n int, err error) {
 		}
 	} else {
 		for n == 0 && err == nil && !g.stalled.Load() {
-			if n, err = g.cq.Poll(g.wcs); n == 0 && err == nil {
-				err = ctx.Err()
-			}
+			n, err = g.cq.Poll(g.wcs)
+		}
+		if n == 0 && err == nil {
+			err = ctx.Err()
 		}
 	}
-	if g.stalled.Swap(false) && n == 0 {
+	if g.stalled.Swap(false) && n == 0 && err == nil {
 		g.writeOff()
 	}
 	return n, err
