@@ -57,9 +57,7 @@ func (q *qpState) postSend(wrs []SendWR) (accepted int, err error) {
 		func(from, room int) (n int, err error) { return q.fillSends(wrs[from:], room) },
 		func(n int) (took, bad int, errno syscall.Errno) {
 			bad, errno = cverbs.PostSend(q.addr, q.sq.scratch, n)
-			if len(q.binds) > 0 {
-				q.bindsPosted()
-			}
+			q.bindsPosted()
 			if bad != cverbs.None || errno == syscall.EOPNOTSUPP {
 				return max(bad, 0), bad, errno
 			}
@@ -190,13 +188,6 @@ func (q *qpState) maySend(what string) error {
 	if q.sq.refuses == nil && QPState(q.state.Load()) == QPStateRTS {
 		return nil
 	}
-	return q.sendRefusal(what)
-}
-
-// sendRefusal is apart from maySend so that maySend is inlined.
-//
-//go:noinline
-func (q *qpState) sendRefusal(what string) error {
 	return q.mayPost(q.sq.refuses, what, QPStateReset, QPStateInit, QPStateRTR)
 }
 

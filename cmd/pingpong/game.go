@@ -28,7 +28,7 @@ type game struct {
 	times     *hdrhistogram.Histogram
 
 	moves    atomic.Uint64 // iterations, for those who watch
-	stalled  atomic.Bool   // nothing has moved for a while, or the context has ended
+	stalled  atomic.Bool   // nothing has moved for a while
 	wait     context.Context
 	wakeWait atomic.Pointer[context.CancelFunc] // ends wait, when stalled
 
@@ -46,7 +46,6 @@ const maxLatency = int64(time.Minute)
 func (g *game) run(ctx context.Context) error {
 	ctx, stop := watched(ctx, g.timeout, &g.moves, g.noteIdle)
 	defer stop()
-	defer context.AfterFunc(ctx, func() { g.stalled.Store(true) })()
 	g.renewWait(ctx)
 	if err := g.begin(); err != nil {
 		return err
@@ -118,13 +117,12 @@ func (g *game) next(ctx context.Context) (n int, err error) {
 		}
 	} else {
 		for n == 0 && err == nil && !g.stalled.Load() {
-			n, err = g.cq.Poll(g.wcs)
-		}
-		if n == 0 && err == nil {
-			err = ctx.Err()
+			if n, err = g.cq.Poll(g.wcs); n == 0 && err == nil {
+				err = ctx.Err()
+			}
 		}
 	}
-	if g.stalled.Swap(false) && n == 0 && err == nil {
+	if g.stalled.Swap(false) && n == 0 {
 		g.writeOff()
 	}
 	return n, err

@@ -14,7 +14,6 @@ type lane struct {
 	local ibv.LocalEndpoint
 	to    ibv.Datagram    // on UD
 	sends []ibv.SendWR    // as many as may be posted at once
-	flags ibv.SendFlags   // of them all
 	sent  []time.Duration // when each was posted, since the round began, by its position
 
 	room         int    // sends that may be posted and not be known to be done
@@ -37,9 +36,6 @@ func (l *lane) prepare(g *game) {
 	if g.op != opSend {
 		remote = g.peer.Slice(0, int(g.size))
 	}
-	if l.flags = 0; g.sendsInline(g.size) {
-		l.flags = ibv.SendInline
-	}
 	l.sends = make([]ibv.SendWR, l.room)
 	for i := range l.sends {
 		l.sends[i] = ibv.SendWR{Opcode: opcode, SGEs: []ibv.SGE{local}, Remote: remote, Datagram: l.to}
@@ -55,10 +51,14 @@ func (l *lane) pump(g *game) error {
 	if n == 0 {
 		return nil
 	}
+	flags := ibv.SendFlags(0)
+	if g.sendsInline(g.size) {
+		flags = ibv.SendInline
+	}
 	now := g.clock()
 	for i := range n {
 		wr, position := &l.sends[i], l.posted+i
-		wr.WRID, wr.Flags = position, l.flags
+		wr.WRID, wr.Flags = position, flags
 		if (position+1)%uint64(g.signalEvery) == 0 || g.posted+i+1 == g.limit {
 			wr.Flags |= ibv.SendSignaled
 		}

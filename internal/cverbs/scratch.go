@@ -73,20 +73,13 @@ func (s *Scratch[T]) Free() { free(s.mem) }
 // chain ends the chain after n work requests and returns where it begins.
 func (s *Scratch[T]) chain(n int) uintptr {
 	if s.last != n-1 {
-		s.endAt(n - 1)
+		if s.last >= 0 {
+			s.link(s.last)
+		}
+		s.last = n - 1
+		s.head(s.last).Next = 0
 	}
 	return s.addr()
-}
-
-// endAt is apart from chain so that chain is inlined.
-//
-//go:noinline
-func (s *Scratch[T]) endAt(last int) {
-	if s.last >= 0 {
-		s.link(s.last)
-	}
-	s.last = last
-	s.head(last).Next = 0
 }
 
 func (s *Scratch[T]) addr() uintptr { return Addr(unsafe.SliceData(s.Items)) }
