@@ -131,8 +131,8 @@ var hints = map[Status]string{
 	StatusWRFlushErr:     "the QP went to ERR before it was done; another completion, or whoever closed the QP, has the cause",
 	StatusMWBindErr:      "the window is bound already, or the region and the rights do not suit the bind",
 	StatusRemInvReqErr:   "the peer's QP does not allow the operation, or its receive buffer is too short",
-	StatusRemAccessErr:   "the remote address and rkey do not name memory of the peer with the right that is needed",
-	StatusRemOpErr:       "the peer could not carry it out; its own completion has the cause",
+	StatusRemAccessErr:   "the remote address and rkey do not name memory of the peer with the right that is needed, or no longer: it may just have ended",
+	StatusRemOpErr:       "the peer could not carry it out: its own completion has the cause, or it has just ended",
 	StatusRetryExcErr:    "the peer does not answer: it is gone, not yet connected, or not reachable from this GID (its type, its route, the MTU); from rdma_rxe of Linux 6.1 also that the peer had no receive posted",
 	StatusRNRRetryExcErr: "the peer had no receive posted for as long as RNRRetry allowed",
 }

@@ -88,8 +88,8 @@ func tellingOf(e *cq.Error) telling {
 		flushed:                 {cq.ClassFlushed, "another completion, or whoever closed the QP, has the cause"},
 		cq.StatusMWBindErr:      {cq.ClassLocal, "the window is bound already, or"},
 		cq.StatusRemInvReqErr:   {cq.ClassRemote, "the peer's QP does not allow the operation"},
-		cq.StatusRemAccessErr:   {cq.ClassRemote, "do not name memory of the peer with the right"},
-		cq.StatusRemOpErr:       {cq.ClassRemote, "its own completion has the cause"},
+		cq.StatusRemAccessErr:   {cq.ClassRemote, "do not name memory of the peer with the right that is needed, or no longer"},
+		cq.StatusRemOpErr:       {cq.ClassRemote, "its own completion has the cause, or it has just ended"},
 		cq.StatusRetryExcErr:    {cq.ClassRetryExceeded, "the peer does not answer"},
 		cq.StatusRNRRetryExcErr: {cq.ClassRNR, "no receive posted for as long as RNRRetry allowed"},
 	}[e.Status]

@@ -31,9 +31,11 @@ const closePatience = 8 * time.Second
 // While it is open a goroutine waits for its end, parked on the runtime's poller. When the
 // peer disconnects, or the device goes, it notes why for Err, closes Done, and takes the queue
 // pair to ERR: what is posted completes as flushed, so that a program that waits for
-// completions finds out by these. Nothing tells of a peer that crashed or was cut off: sends
-// in flight fail in the end with cq.StatusRetryExcErr, and a side that only receives needs a
-// deadline of its own.
+// completions finds out by these. A peer whose program is killed is disconnected too, by its
+// kernel, which takes its memory and queue pairs down meanwhile, in any order: what is in
+// flight may fail before, with cq.StatusRemOpErr or cq.StatusRemAccessErr. Nothing tells of a
+// host that crashed or was cut off: sends in flight fail in the end with cq.StatusRetryExcErr,
+// and a side that only receives needs a deadline of its own.
 //
 // Close it when done. One that is dropped is closed as every dropped object is, and reported: hold
 // on to it as long as the connection is in use, since its queue pair does not.
