@@ -24,7 +24,7 @@ func (r *reply) counters(opts options) {
 		return
 	}
 	all, problems := r.readCounters(devices, opts)
-	r.noteCounters(all, problems)
+	r.noteCounters(all, problems, opts.port)
 	for _, c := range all {
 		m := meaningOf(c.Name)
 		r.doc.Counters = append(r.doc.Counters, counter{c.Device, c.Port, c.Name, c.Value, string(m.group), m.text})
@@ -35,8 +35,12 @@ func (r *reply) counters(opts options) {
 }
 
 // noteCounters notes which are missing.
-func (r *reply) noteCounters(all []sysfs.Counter, problems []error) {
-	if len(all) == 0 {
+func (r *reply) noteCounters(all []sysfs.Counter, problems []error, port uint) {
+	switch {
+	case len(all) > 0:
+	case port != 0:
+		r.note(fmt.Sprintf("port %d has no counters of its own in sysfs", port))
+	default:
 		r.note("the drivers of these devices have no counters in sysfs")
 	}
 	for _, p := range problems {
@@ -107,7 +111,7 @@ func where(device string, port int) string {
 func (r *reply) watch(devices []sysfs.Device, opts options) {
 	old, problems := r.readCounters(devices, opts)
 	last := time.Now()
-	if r.noteCounters(old, problems); len(old) == 0 {
+	if r.noteCounters(old, problems, opts.port); len(old) == 0 {
 		return
 	}
 	if r.json {

@@ -76,7 +76,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, h host, c
 		r.json = false
 		fmt.Fprint(r.out, c.help)
 	case err != nil: // in JSON too, if the part that was not read asks for it
-		r.json = r.json || slices.Contains(args, "--json")
+		r.json = r.json || slices.Contains(args, "--json") || slices.Contains(args, "--json=true")
 		r.fail(exitUsage, fmt.Errorf("%w (see %s --help)", err, c.program()))
 	default:
 		c.run(r, opts)

@@ -291,7 +291,7 @@ func TestRPingCtrlC(t *testing.T) {
 			assert.Equal(t, exitInterrupted, client.wait(limit))
 			assert.Regexp(t, `^pingpong: after [1-9]\d* of `+forEver+` iterations: waiting for the server to .*: interrupt`, client.errorLine())
 			assert.Regexp(t, `\n[1-9]\d* iters in \d+\.\d\d seconds = \d+\.\d\d usec/iter\n$`, client.stdout.String())
-			server.wait(patience)
+			assert.Zero(t, server.wait(patience), "wherever its client was")
 		})
 	}
 }

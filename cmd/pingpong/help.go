@@ -49,8 +49,9 @@ Flags that C does not have, and that work with its programs:
       --plot FILE.svg   draw what was measured over the message size: percentiles of the
                         latency, or with --depth above 1 the throughput
       --timeout TIME    give up after so long without progress, 0 for never (3s); with uc
-                        and ud a message without an answer is lost after a quarter of it.
-                        A server that takes no part waits while its client is there
+                        and ud a message without an answer is lost after a quarter to a
+                        half of it, or with 0 after about a second. A server that takes
+                        no part waits while its client is there
       --cm              speak the protocol of rping, over the connection manager, instead:
                         the server reads the client's data and writes it back. The port
                         is 7174, and --size 23 to 65535: the client's (64), or the most

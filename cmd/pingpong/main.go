@@ -48,7 +48,7 @@ func command() int {
 // Whatever it opened is closed then.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	opts, err := parse(args)
-	asJSON := opts.json || err != nil && slices.Contains(args, "--json")
+	asJSON := opts.json || err != nil && (slices.Contains(args, "--json") || slices.Contains(args, "--json=true"))
 	rep := &report.Report{Program: "pingpong", Format: 1}
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
@@ -97,7 +97,7 @@ func pingpong(ctx context.Context, opts options, rep *report.Report, stdout, std
 		if err := claim(opts.plot); err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, draw(opts.plot, rep)) }()
+		defer func() { err = errors.Join(err, draw(opts.plot, shown(ctx, &opts, rep, err))) }()
 	}
 	s, err := open(opts)
 	if err != nil {
@@ -126,12 +126,21 @@ func pingpong(ctx context.Context, opts options, rep *report.Report, stdout, std
 // tell writes what was measured until an error, or without one.
 func tell(ctx context.Context, opts *options, rep *report.Report, stdout io.Writer, err error) error {
 	rep.Describe()
-	// A failure has no result, but for sizes before, and for what Ctrl-C or lost messages have cut short.
-	some := slices.ContainsFunc(rep.Results, func(one report.Result) bool { return one.Complete })
-	if !opts.json && (some || ctx.Err() != nil || opts.isLossy()) {
-		err = errors.Join(err, rep.WriteText(stdout))
+	if some := shown(ctx, opts, rep, err); !opts.json && len(some.Results) > 0 {
+		err = errors.Join(err, some.WriteText(stdout))
 	}
 	return err
+}
+
+// shown is the report with the results that can be taken for some. What a failure has cut short is
+// none, for the wait for it is in its time; what Ctrl-C or lost messages have is.
+func shown(ctx context.Context, opts *options, rep *report.Report, err error) *report.Report {
+	if err == nil || ctx.Err() != nil || opts.isLossy() {
+		return rep
+	}
+	some := *rep
+	some.Results = slices.DeleteFunc(slices.Clone(rep.Results), func(one report.Result) bool { return !one.Complete })
+	return &some
 }
 
 // claim fails where no picture can be written, before a long run. What is there stays until

@@ -137,8 +137,8 @@ func (p *pinger) play(ctx context.Context) error {
 	p.start = time.Now()
 	err := side(ctx)
 	switch {
-	case err == nil:
-		return nil
+	case err == nil, !p.isClient() && errors.Is(err, rdmacm.ErrDisconnected) && p.done >= uint64(max(p.iters, 1)):
+		return nil // the client has enough, in whatever place
 	case p.iters > 0:
 		return fmt.Errorf("after %d of %d iterations: %w", p.done, p.iters, err)
 	}
@@ -178,15 +178,11 @@ func (p *pinger) ask(ctx context.Context) error {
 	return nil
 }
 
-// serve is the server's side. It ends when the client disconnects, which may overtake the
-// completion of the last word to it.
+// serve is the server's side. It goes on until it fails, as it does when the client disconnects,
+// which may overtake the completion of the last word to it.
 func (p *pinger) serve(ctx context.Context) error {
 	for sends := 0; ; sends = 1 {
-		err := p.await(ctx, sends, 1)
-		if errors.Is(err, rdmacm.ErrDisconnected) && p.done >= uint64(max(p.iters, 1)) {
-			return nil
-		}
-		if err != nil {
+		if err := p.await(ctx, sends, 1); err != nil {
 			return fmt.Errorf("waiting for the client to offer data: %w", err)
 		}
 		data, err := p.read(ctx)
