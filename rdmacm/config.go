@@ -22,7 +22,8 @@ type Config struct {
 	PD *ibv.PD
 	// Queues are completion queues and a shared receive queue that others use too; PD is to be
 	// given with them, and all are of the same Context. Without completion queues the
-	// connection has one of its own, which the queue pair cannot overflow.
+	// connection has one of its own, which the queue pair cannot overflow. What
+	// cq.InitAttr has beyond entries and a channel, as Hold, takes queues of the program's own.
 	Queues ibv.QPQueues
 	// Param is what is agreed with the peer; nil stands for DefaultConnParam.
 	Param *ConnParam

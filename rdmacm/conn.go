@@ -32,8 +32,8 @@ const closePatience = 8 * time.Second
 // peer disconnects, or the device goes, it notes why for Err, closes Done, and takes the queue
 // pair to ERR: what is posted completes as flushed, so that a program that waits for
 // completions finds out by these. A peer whose program is killed is disconnected too, by its
-// kernel, which takes its memory and queue pairs down meanwhile, in any order: what is in
-// flight may fail before, with cq.StatusRemOpErr or cq.StatusRemAccessErr. Nothing tells of a
+// kernel, but what is in flight may fail before, with cq.StatusRemOpErr or
+// cq.StatusRemAccessErr: see the package's documentation. Nothing tells of a
 // host that crashed or was cut off: sends in flight fail in the end with cq.StatusRetryExcErr,
 // and a side that only receives needs a deadline of its own.
 //
@@ -46,7 +46,7 @@ type Conn struct{ s *connState }
 type connState struct {
 	channel *EventChannel
 	id      *ID
-	peer    ConnParam
+	peer    atomic.Pointer[ConnParam] // nil until it is known
 	qp      *ibv.QP
 	pd      *ibv.PD
 	ownPD   bool
@@ -184,6 +184,13 @@ func (s *connState) end(why error) {
 	_ = s.id.Disconnect() // it answers the peer; what has failed altogether cannot
 }
 
+// knows keeps what an event tells of the peer.
+func (s *connState) knows(e *Event) {
+	peer := e.Conn
+	peer.PrivateData = e.PrivateData
+	s.peer.Store(&peer)
+}
+
 // finish has Err say why, unless it says so already.
 func (s *connState) finish(why error) {
 	s.over.Do(func() {
@@ -256,7 +263,12 @@ func (c *Conn) ID() *ID { return c.s.id }
 
 // Peer returns what the peer has asked for or granted, seen from this side, with its private
 // data, which the transport has filled up with zeros. To the setup of Dial nothing is known yet.
-func (c *Conn) Peer() ConnParam { return c.s.peer }
+func (c *Conn) Peer() ConnParam {
+	if p := c.s.peer.Load(); p != nil {
+		return *p
+	}
+	return ConnParam{}
+}
 
 // LocalAddr returns the own address.
 func (c *Conn) LocalAddr() netip.AddrPort { return c.s.id.LocalAddr() }

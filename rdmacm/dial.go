@@ -95,8 +95,7 @@ func (s *connState) dial(ctx context.Context, to netip.AddrPort, cfg *Config, se
 	if err != nil {
 		return nil, err
 	}
-	s.peer = e.Conn
-	s.peer.PrivateData = e.PrivateData
+	s.knows(e)
 	s.establish()
 	c.watch()
 	return c, nil

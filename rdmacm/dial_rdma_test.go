@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -195,7 +196,16 @@ func TestDialParameters(t *testing.T) {
 	wg.Go(func() {
 		var err error
 		client, err = rdmacm.Dial(within(t), l.Addr().String(), rdmacm.Config{Param: &param, SignalAll: true,
-			Cap: ibv.QPCap{MaxSendWR: 3, MaxRecvWR: 2, MaxSendSGE: 2, MaxRecvSGE: 1}}, nil)
+			Cap: ibv.QPCap{MaxSendWR: 3, MaxRecvWR: 2, MaxSendSGE: 2, MaxRecvSGE: 1}}, func(c *rdmacm.Conn) error {
+			assert.Zero(t, c.Peer(), "it has not answered")
+			wg.Go(func() { // what setup leaves running may ask
+				for c.Err() == nil && c.Peer().PrivateData == nil {
+					runtime.Gosched()
+				}
+				assert.Equal(t, "from the server", text(c.Peer().PrivateData))
+			})
+			return nil
+		})
 		assert.NoError(t, err)
 	})
 	server, err := l.Accept(within(t), func(c *rdmacm.Conn) error {

@@ -60,10 +60,10 @@
 //	CONNECT_REQUEST     nothing before Accept, not even that the peer is gone
 //	Accept              ESTABLISHED       UNREACHABLE, REJECTED, CONNECT_ERROR
 //	Accept, datagrams   nothing           -
-//	ESTABLISHED         -                 DISCONNECTED, ADDR_CHANGE
+//	ESTABLISHED         -                 DISCONNECTED
 //	Disconnect          DISCONNECTED, when the peer has answered; then TIMEWAIT_EXIT
 //	JoinMulticast       MULTICAST_JOIN    MULTICAST_ERROR
-//	being on a device   -                 DEVICE_REMOVAL
+//	being on a device   ADDR_CHANGE       DEVICE_REMOVAL
 //
 // "Own QP" is an id without a queue pair of CreateQP. What counts in each event:
 //
@@ -74,12 +74,14 @@
 //	UNREACHABLE, CONNECT_ERROR
 //	MULTICAST_JOIN, _ERROR          Group, UD; Status
 //
-// DISCONNECTED says that the peer has called Disconnect or closed, and nothing more: call
-// Disconnect, or Close. It does not say that a peer has died. Of that the connection manager
-// learns nothing after ESTABLISHED: a side with sends outstanding finds the failed completion
-// of one (cq.StatusRetryExcErr) after the retries; a side that only receives waits for ever,
-// but for a deadline of its own, or messages that it expects. An ESTABLISHED may come after the
-// first message of the peer.
+// DISCONNECTED says that the peer has called Disconnect or closed, or that its program has
+// ended: call Disconnect, or Close. The kernel of a program that was killed takes its memory and
+// queue pairs down meanwhile, in any order, so that what is in flight may fail before, with
+// cq.StatusRemOpErr or cq.StatusRemAccessErr. Of a host that crashed or was cut off the
+// connection manager learns nothing after ESTABLISHED: a side with sends outstanding finds the
+// failed completion of one (cq.StatusRetryExcErr) after the retries; a side that only receives
+// waits for ever, but for a deadline of its own, or messages that it expects. An ESTABLISHED
+// may come after the first message of the peer.
 //
 // # Goroutines
 //

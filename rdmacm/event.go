@@ -121,6 +121,8 @@ func (e *Event) String() string {
 // and why: for EventAddrError, EventRouteError, EventConnectError, EventUnreachable and
 // EventMulticastError it matches the errno, for EventRejected ECONNREFUSED, for
 // EventDisconnected ECONNRESET, for EventDeviceRemoval ibv.ErrNoDevice and ENODEV.
+// EventAddrChange, which tells that the netdev has another hardware address, as after the
+// failover of a bond, ends nothing and is no error.
 func (e *Event) Err() error {
 	fail := func(op string, errno syscall.Errno, reason string) error {
 		return &ibv.OpError{Op: op, Object: e.ID.String(), Kind: kindOf(errno), Err: errno, Reason: reason}

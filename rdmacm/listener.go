@@ -50,7 +50,13 @@ func (l *Listener) listen(at netip.AddrPort) (err error) {
 	if l.id, err = l.channel.CreateID(PortSpaceTCP); err != nil {
 		return err
 	}
-	if err = l.cfg.control(l.id); err == nil {
+	if at.Addr() == netip.IPv6Unspecified() {
+		err = l.id.SetAFOnly(false) // whatever net.ipv6.bindv6only says
+	}
+	if err == nil {
+		err = l.cfg.control(l.id)
+	}
+	if err == nil {
 		err = l.id.BindAddr(at)
 	}
 	if err == nil {
@@ -103,8 +109,8 @@ func accept(e *Event, cfg *Config, setup func(*Conn) error) (c *Conn, err error)
 	if err != nil {
 		return nil, errors.Join(err, e.ID.Close())
 	}
-	s.id, s.peer = e.ID, e.Conn
-	s.peer.PrivateData = e.PrivateData
+	s.id = e.ID
+	s.knows(e)
 	defer func() {
 		if c == nil { // also where setup panics
 			err = s.giveUp(err)

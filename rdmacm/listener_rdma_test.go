@@ -4,12 +4,18 @@ package rdmacm
 
 import (
 	"context"
+	"net"
 	"net/netip"
+	"os"
+	"runtime"
+	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/goverbs/internal/life"
 	"github.com/goverbs/goverbs/internal/rdmatest"
@@ -40,4 +46,38 @@ func TestListenerClosedWhileAccepting(t *testing.T) {
 	require.NoError(t, <-dialed)
 	require.NoError(t, conn.Close())
 	require.NoError(t, l.Close())
+}
+
+// Without a host it listens to IPv4 too, on hosts that are set up to have :: mean IPv6 alone.
+func TestListenWhereIPv6IsAlone(t *testing.T) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // for good: the thread ends with its network namespace
+		if !assert.NoError(t, unix.Unshare(unix.CLONE_NEWNET)) ||
+			!assert.NoError(t, os.WriteFile("/proc/sys/net/ipv6/bindv6only", []byte("1"), 0)) {
+			return
+		}
+		l, err := Listen(":0", Config{})
+		if !assert.NoError(t, err) {
+			return
+		}
+		port := strconv.Itoa(int(l.Addr().Port()))
+		_, err = Listen(net.JoinHostPort("0.0.0.0", port), Config{})
+		assert.ErrorIs(t, err, syscall.EADDRNOTAVAIL, "that is taken too")
+		_, err = Listen(":"+port, Config{})
+		assert.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
+		assert.NoError(t, l.Close())
+
+		l, err = Listen(":0", Config{Control: func(id *ID) error { return id.SetAFOnly(true) }})
+		if !assert.NoError(t, err) {
+			return
+		}
+		of4, err := Listen(net.JoinHostPort("0.0.0.0", strconv.Itoa(int(l.Addr().Port()))), Config{})
+		if assert.NoError(t, err, "unless the program wants it") {
+			assert.NoError(t, of4.Close())
+		}
+		assert.NoError(t, l.Close())
+	}()
+	<-done
 }

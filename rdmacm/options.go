@@ -48,6 +48,7 @@ func (id *ID) SetReuseAddr(on bool) error {
 }
 
 // SetAFOnly has an id that is bound to :: listen to IPv6 alone. Set it before BindAddr.
+// Unset, the kernel's net.ipv6.bindv6only decides; Listen clears it.
 //
 // Implements: rdma_set_option
 func (id *ID) SetAFOnly(on bool) error {
