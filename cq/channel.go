@@ -202,7 +202,8 @@ func reqNotify(s *core.CQ, solicitedOnly bool) error {
 // Wait polls, and where there is nothing waits until there is: it returns at least one
 // completion, as Poll does, or an error. It is the whole loop of poll, arm, poll and
 // wait, so that no wakeup is lost, and may be called from several goroutines. InitAttr.Spin
-// has it poll for some time before, and InitAttr.Hold hold its thread for some.
+// has it poll for some time before, and InitAttr.Hold hold its thread for some. It needs
+// InitAttr.Channel, and room in wcs for one completion at least.
 //
 // Where ctx ends first it fails with the cause, which after a deadline matches
 // os.ErrDeadlineExceeded; when the completion queue is closed with ibv.ErrClosed; when it
@@ -226,6 +227,9 @@ func (q *CQ) wait(ctx context.Context, wcs []WC, as int32) (n int, err error) {
 	if len(wcs) == 0 {
 		return 0, &ibv.OpError{Op: "ibv_poll_cq", Object: s.String(), Err: syscall.EINVAL,
 			Reason: "there is no room for a completion: wcs is empty"}
+	}
+	if s.Channel == nil {
+		return 0, q.ReqNotify(false) // it says so, at once and not where first there is nothing
 	}
 	for {
 		if n, err = q.spin(ctx, wcs); n > 0 || err != nil {

@@ -191,11 +191,14 @@ func TestWait(t *testing.T) {
 
 	_, err = q.Wait(t.Context(), nil)
 	require.ErrorIs(t, err, syscall.EINVAL)
-	bare := b.NewCQ(t)
-	_, err = bare.Wait(t.Context(), wcs[:])
-	require.ErrorIs(t, err, syscall.EINVAL)
+	bare := b.NewQP(t)
+	bare.Post(t, ibv.Send(3, ibv.SendSignaled, b.Region.SGE(0, 8)))
+	bare.SQ.Complete(fakedev.Completion{})
+	_, err = bare.Send.Wait(t.Context(), wcs[:])
+	require.ErrorIs(t, err, syscall.EINVAL, "also where there is something")
 	require.ErrorContains(t, err, "without InitAttr.Channel")
-	require.ErrorIs(t, bare.ReqNotify(false), syscall.EINVAL)
+	require.ErrorIs(t, bare.Send.ReqNotify(false), syscall.EINVAL)
+	assert.Equal(t, uint64(3), one(t, bare.Send).WRID, "which is not lost")
 }
 
 // TestWaitersOfOneCQ has several goroutines take the completions of one queue, each with

@@ -239,10 +239,16 @@ func TestTwoHostsRefuses(t *testing.T) {
 	}
 }
 
-func TestTwoHostsHelp(t *testing.T) {
+func TestHelp(t *testing.T) {
 	t.Parallel()
-	out, err := exec.Command("./two-hosts", "-h").Output()
-	require.NoError(t, err)
-	assert.Regexp(t, `\Atwo-hosts \[--loss PERCENT\].*\n\nRuns two commands`, string(out))
-	assert.NotContains(t, string(out), "set -eu")
+	for script, begins := range map[string]string{
+		"two-hosts":   `two-hosts \[--loss PERCENT\].*\n\nRuns two commands`,
+		"with-rxe":    `with-rxe CMD \[ARG\.\.\.\]: runs CMD `,
+		"test-device": `test-device \[-run REGEX\] \[-v\] \[PKG\.\.\.\]: runs `,
+	} {
+		out, err := exec.Command("./"+script, "-h").Output()
+		require.NoError(t, err)
+		assert.Regexp(t, `\A`+begins, string(out))
+		assert.NotContains(t, string(out), "set -eu")
+	}
 }

@@ -20,6 +20,9 @@
 //	err = qp.Connect(local, remote)                      // INIT to RTS
 //	_, err = qp.PostSend(sends)
 //
+// A second Exchange before the first send tells each side that the other is connected:
+// what reaches a peer before is sent again by RC, and lost by UC.
+//
 // Init and Connect choose sane attributes; Modify is the verb itself, with every
 // attribute. A UD queue pair has no connection: Modify takes it to RTS, and each send
 // says where it goes (SendWR.To).
@@ -53,8 +56,8 @@
 // # Closing
 //
 // Everything is closed after what was made from it or uses it: a PD after its queue
-// pairs, regions, windows and address handles; completion queues and a shared receive
-// queue after their queue pairs; a region after the windows that are bound to it; the
+// pairs, shared receive queues, regions, windows and address handles; completion queues
+// and a shared receive queue after their queue pairs; a region after the windows that are bound to it; the
 // Context last. Close too early changes nothing, and returns an error that matches
 // ErrBusy and names what is open. The same happens to a region, window or address handle
 // that work requests in flight use: the error says how many, and mr's CloseWhenIdle

@@ -44,7 +44,8 @@ var (
 // its own. It is a value like others and holds no handle.
 type OpError struct {
 	// Op is the C function that failed, or that would have been called:
-	// "ibv_create_qp".
+	// "ibv_create_qp"; or, of a call that stands for none or for several, what it
+	// did: "draining".
 	Op string
 	// Object is what it was called on: "QP 0x11 of rxe0".
 	Object string

@@ -49,9 +49,9 @@ func (pd *PD) Core() *core.PD {
 // Context returns the device that the protection domain belongs to.
 func (pd *PD) Context() *Context { return pd.ctx }
 
-// Close frees the protection domain. While a memory region or a queue pair of it
-// is open it changes nothing and returns an error that matches ErrBusy and names
-// them. Closing again returns nil.
+// Close frees the protection domain. While anything that was made from it is open it
+// changes nothing and returns an error that matches ErrBusy and names that. Closing
+// again returns nil.
 //
 // Implements: ibv_dealloc_pd
 func (pd *PD) Close() error {

@@ -16,7 +16,7 @@ import (
 	"github.com/goverbs/goverbs/internal/life"
 )
 
-// CompletionQueue is what a queue pair reports to: a *cq.CQ, and nothing else.
+// CompletionQueue is what a queue pair reports to: a *cq.CQ, or what embeds one.
 type CompletionQueue interface {
 	// Core returns the inner state, for this module's own use.
 	Core() *core.CQ

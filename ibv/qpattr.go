@@ -82,8 +82,9 @@ type QPInitAttr struct {
 	SignalAll bool
 }
 
-// Check refuses a Type that is not one of the constants. Whether the device has
-// the type and the capacity shows only when the queue pair is created.
+// Check refuses a Type that is not one of the constants. Whether the type is bound,
+// and whether the device has it and the capacity, shows only when the queue pair is
+// created.
 func (a QPInitAttr) Check() error {
 	switch a.Type {
 	case QPTypeRC, QPTypeUC, QPTypeUD, QPTypeRawPacket, QPTypeXRCSend, QPTypeXRCRecv, QPTypeDriver:

@@ -145,15 +145,15 @@ func FetchAdd(wrID uint64, flags SendFlags, remote RemoteRange, add uint64, resu
 	return SendWR{WRID: wrID, Opcode: OpFetchAdd, Flags: flags, Remote: remote, CompareAdd: add, SGEs: []SGE{result}}
 }
 
-// LocalInv makes a LOCAL_INV: the rkey of an own memory window of type 2 becomes
-// invalid. Put SendFence on the bind that follows, if any. RC and UC.
+// LocalInv makes a LOCAL_INV: the rkey of an own memory window of type 2, which
+// MW.Remote has, becomes invalid. Put SendFence on the bind that follows, if any. RC and UC.
 func LocalInv(wrID uint64, flags SendFlags, rkey uint32) SendWR {
 	return SendWR{WRID: wrID, Opcode: OpLocalInv, Flags: flags, RKey: rkey}
 }
 
 // BindMW makes a BIND_MW of a memory window of type 2; for type 1 there is
-// QP.BindMW. The window's RKey is the new one once the post has accepted it, and
-// works for the peer once the bind has completed. RC and UC.
+// QP.BindMW. MW.Remote has the new rkey once the post has accepted it, which works for
+// the peer once the bind has completed. RC and UC.
 func BindMW(wrID uint64, flags SendFlags, bind MWBind) SendWR {
 	return SendWR{WRID: wrID, Opcode: OpBindMW, Flags: flags, Bind: &bind}
 }

@@ -1,6 +1,6 @@
 /*
- * One static inline function for each verb: many verbs are macros or inlines
- * themselves, which cgo cannot call, and their ways to report an error differ.
+ * A static inline function for each verb that is a macro or an inline itself, which
+ * cgo cannot call, or that reports an error in a way of its own.
  * Here a call that makes something returns NULL and leaves errno, and any other
  * returns 0 or a positive errno, where its own comment does not say otherwise.
  */
