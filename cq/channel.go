@@ -235,13 +235,14 @@ func (q *CQ) wait(ctx context.Context, wcs []WC, as int32) (n int, err error) {
 		if n, err = q.spin(ctx, wcs); n > 0 || err != nil {
 			return n, err
 		}
+		taken := s.Taken.Load()
 		if err := arm(s, as); err != nil {
 			return 0, err
 		}
 		if n, err = q.Poll(wcs); n > 0 || err != nil {
 			return n, err
 		}
-		switch _, err := s.Channel.Events.Wait(ctx, s, s.Hold, func() error { return mayWait(s) }); {
+		switch _, err := s.Channel.Events.Wait(ctx, s, s.Hold, func() error { return mayWait(s, taken) }); {
 		case err == nil:
 			s.Channel.Events.Wake(s) // who waits beside, for nothing is armed any more
 		case !errors.Is(err, fdwait.ErrWoken):
@@ -274,12 +275,13 @@ func arm(s *core.CQ, as int32) error {
 	return reqNotify(s, as == core.ArmedSolicited)
 }
 
-// mayWait returns an error if nothing would end a wait that began now. While it runs no
-// event is taken.
-func mayWait(s *core.CQ) error {
+// mayWait returns an error if nothing would end a wait that began now. Where an event was taken
+// since the wait looked for what was taken, it may have been its own; that the queue is armed
+// now tells of somebody else, who has polled later. While mayWait runs no event is taken.
+func mayWait(s *core.CQ, taken uint64) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	if s.Closed || s.Failed != nil || s.Armed.Load() == core.NotArmed {
+	if s.Closed || s.Failed != nil || s.Armed.Load() == core.NotArmed || s.Taken.Load() != taken {
 		return fdwait.ErrWoken // to poll says why, or to arm
 	}
 	return nil

@@ -37,6 +37,7 @@ func (ch *Channel) Take() (e fdwait.Event[*CQ, struct{}], err error) {
 			continue // not made here: whoever has made it acknowledges it
 		}
 		q.Armed.Store(NotArmed)
+		q.Taken.Add(1)
 		if q.unacked++; q.unacked == ackBatch {
 			q.ack()
 		}

@@ -31,7 +31,8 @@ type CQ struct {
 	// Armed is how the device was asked to tell of a completion since it last did: while
 	// it is not NotArmed the device will, or has and the event waits to be taken.
 	Armed   atomic.Int32
-	unacked uint32 // events taken; used while none is being taken
+	Taken   atomic.Uint64 // events, ever
+	unacked uint32        // events taken; used while none is being taken
 
 	Mu      sync.Mutex
 	Closed  bool
