@@ -60,9 +60,12 @@ func (r *Ring) NeedsMarker() bool {
 	return head != r.tail.Load() && r.signaled != head && !r.marked.Load()
 }
 
+// Marked reports whether a marker was posted of whose completion nobody has been told yet.
+func (r *Ring) Marked() bool { return r.marked.Load() }
+
 // Mark has post post a marker: a signaled work request without a slot, behind all others,
-// whose completion covers them and is not told. Nothing may be posted after it before the
-// ring is empty. The caller holds the post lock.
+// whose completion covers them and is not told. Nothing may be posted after it while the
+// ring is Marked. The caller holds the post lock.
 func (r *Ring) Mark(post func(wrID Token) (ok bool)) {
 	r.marked.Store(true)
 	if !post(r.token | Token(r.head.Load()&posMask)) {

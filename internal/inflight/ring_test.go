@@ -1,6 +1,7 @@
 package inflight
 
 import (
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -170,4 +171,30 @@ func TestRingAtHandIsReset(t *testing.T) {
 	assert.Equal(t, Late, o)
 	assert.Zero(t, u.InFlight())
 	assert.Zero(t, q.Send.InFlight())
+}
+
+// Who sees the ring empty may close what was used.
+func TestEmptyRingUsesNothing(t *testing.T) {
+	var table Table
+	q, err := table.New(1, 0)
+	require.NoError(t, err)
+	used := entered(t)
+	tokens := make(chan uint64)
+	defer close(tokens)
+	go func() {
+		s, success := table.Settler(), false
+		for tok := range tokens {
+			success = !success // by turns in a row and not
+			settleBy(&s, tok, success)
+		}
+	}()
+	for range 100_000 {
+		tokens <- post(q, Send, 1, true, used)
+		for q.Send.InFlight() > 0 {
+			runtime.Gosched()
+		}
+		if !assert.Zero(t, used.InFlight()) {
+			return
+		}
+	}
 }

@@ -156,6 +156,6 @@ func (s *Settler) putBack() {
 
 // Flush gives back what the completions since the last one released.
 func (s *Settler) Flush() {
+	s.rel.Flush() // before who waits for an empty ring can see it, and closes what was used
 	s.putBack()
-	s.rel.Flush()
 }
