@@ -96,9 +96,9 @@ func (q *qpState) enterErr() error {
 }
 
 var errEnded = &OpError{Kind: ErrClosed, Err: syscall.EINVAL,
-	Reason: "CloseAll was called: take the QP to RESET to use it again, if it could not be closed"}
+	Reason: "Close, CloseAll or RESET has ended its sends, and has not come to its own end: take the QP to RESET to use it again"}
 
-// patienceAtEnd is how long CloseAll and Close wait for the binds of a queue pair to end.
+// patienceAtEnd is how long CloseAll, Close and RESET wait for the binds of a queue pair to end.
 // Flushing takes a device much less.
 const patienceAtEnd = time.Second
 
@@ -109,41 +109,46 @@ func (q *qpState) endBinds() {
 	q.modify.Lock() // which a Drain gives up
 	defer q.unlockModify()
 	q.setRefuses(errEnded)
-	if q.hasBound {
+	if q.hasBound.Load() {
 		q.flushSends()
 	}
 }
 
 // flushSends takes the queue pair to ERR, if it has sends in flight, and waits for them to end.
-// The caller has posts refused, and holds q.modify or is the last to use the queue pair.
-func (q *qpState) flushSends() {
+// The caller has posts refused, and holds q.modify or is the last to use the queue pair. It
+// reports whether a marker is with the device still, behind which nothing may be posted.
+func (q *qpState) flushSends() (marked bool) {
 	if q.queue.Send.InFlight() == 0 || q.toErr() != nil {
-		return
+		return false
 	}
 	deadline := time.Now().Add(patienceAtEnd)
 	for q.queue.Send.InFlight() > 0 && time.Now().Before(deadline) {
 		q.mark()
 		if harvest(q.sendCQ) != nil {
-			return
+			break
 		}
 		time.Sleep(20 * time.Microsecond)
 	}
+	return q.queue.Send.Marked()
 }
 
 // mark has the device tell when it is done with unsignaled sends that nothing signaled
-// follows: they may have succeeded long ago. A datagram would need an address, so that UD
-// goes without.
+// follows: they may have succeeded long ago. The queue pair is in ERR, so that it goes nowhere.
 func (q *qpState) mark() {
 	q.sq.mu.Lock()
 	defer q.sq.mu.Unlock()
+	q.sendCQ.Mu.Lock() // so that the last send stays in flight, and its address handle in use
+	defer q.sendCQ.Mu.Unlock()
 	ring := &q.queue.Send
-	if q.typ == QPTypeUD || !ring.NeedsMarker() {
+	if !ring.NeedsMarker() {
 		return
 	}
 	ring.Mark(func(wrID inflight.Token) bool {
 		wr := &q.sq.scratch.Items[0]
 		wr.WRID, wr.NumSGE, wr.Opcode, wr.Flags, wr.Imm = uint64(wrID), 0, uint32(OpSend)-1, uint32(SendSignaled), 0
-		wr.ClearUnions()
+		if wr.ClearUnions(); q.typ == QPTypeUD {
+			wr.SetUD(q.lastAH, 0, 0) // which the send in flight before it keeps open
+		}
 		_, errno := cverbs.PostSend(q.addr, q.sq.scratch, 1)
 		return errno == 0 // else there is no room yet
 	})

@@ -122,6 +122,26 @@ func TestDrainOfQueuesApart(t *testing.T) {
 	assert.Equal(t, numbers(1, 3), wrIDs(recvSide.Wait(t, 3), qp, true))
 }
 
+// Of unsignaled datagrams that have gone nothing tells but a marker, which needs an address.
+func TestDrainOfUnsignaledDatagrams(t *testing.T) {
+	p, _, toB := rdmatest.NewDatagrams(t, func(a *ibv.QPInitAttr) { a.SignalAll = false })
+	postRecv(t, &p.B, recvsFrom(&p.B, 1, 2)...)
+	datagram := ibv.Send(3, 0, p.A.Region.SGE(0, 8)).To(toB)
+	post(t, &p.A, datagram, datagram)
+	p.B.Wait(t, 2)
+	sends, _ := p.A.QP.InFlight()
+	assert.Equal(t, 2, sends)
+	require.ErrorIs(t, toB.AH.Close(), ibv.ErrBusy)
+	drain(t, p.A.QP)
+	sends, _ = p.A.QP.InFlight()
+	assert.Zero(t, sends)
+	var wcs [1]cq.WC
+	n, err := p.A.CQ.Poll(wcs[:])
+	require.NoError(t, err)
+	assert.Zero(t, n, "the marker is nobody's")
+	require.NoError(t, toB.AH.Close())
+}
+
 // A receive that is posted in ERR is flushed by some devices only when told again.
 func TestDrainOfReceivePostedInERR(t *testing.T) {
 	p := rdmatest.NewPair(t, rdmatest.DefaultInit())

@@ -23,19 +23,31 @@ import (
 // even a flush.
 func TestDrainOfUnsignaledSends(t *testing.T) {
 	b := fakedevtest.New(t, fakedev.Config{Complete: true})
-	for _, sends := range []int{1, 64} { // 64 fill the queue
-		qp := b.NewQP(t)
-		wrs := fakedevtest.Sends(b.Region, 1, sends)
-		for i := range wrs {
-			wrs[i].Flags = 0
+	ahs := []*ibv.AH{b.NewAH(t), b.NewAH(t)}
+	for _, typ := range []ibv.QPType{ibv.QPTypeRC, ibv.QPTypeUC, ibv.QPTypeUD} {
+		for _, sends := range []int{1, 64} { // 64 fill the queue
+			qp := b.NewQP(t, func(a *ibv.QPInitAttr, _ *ibv.QPQueues) { a.Type = typ })
+			wrs := fakedevtest.Sends(b.Region, 1, sends)
+			for i := range wrs {
+				wrs[i].Flags = 0
+				if typ == ibv.QPTypeUD {
+					wrs[i].Datagram.AH = ahs[i%2]
+				}
+			}
+			qp.Post(t, wrs...)
+			if typ == ibv.QPTypeUD {
+				assert.ErrorIs(t, ahs[(sends-1)%2].Close(), ibv.ErrBusy, "the marker needs it")
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			require.NoError(t, qp.Drain(ctx))
+			assert.Empty(t, fakedevtest.Poll(t, qp.Send), "the marker is nobody's")
+			assert.Zero(t, b.Region.InFlight())
+			require.NoError(t, qp.Close())
 		}
-		qp.Post(t, wrs...)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		require.NoError(t, qp.Drain(ctx))
-		assert.Empty(t, fakedevtest.Poll(t, qp.Send), "the marker is nobody's")
-		assert.Zero(t, b.Region.InFlight())
-		require.NoError(t, qp.Close())
+	}
+	for _, ah := range ahs {
+		require.NoError(t, ah.Close())
 	}
 }
 

@@ -16,7 +16,9 @@ import (
 //
 // To RESET it discards all work requests of the QP without completions, and with
 // them the completions that are queued; their memory is free to use when Modify
-// has returned. Of a shared receive queue it may take receives with it, as Close does.
+// has returned. Of a shared receive queue it may take receives with it, as Close does. If binds
+// or invalidations of memory windows may be in flight, it goes by way of ERR, and waits up to a
+// second for these to end first.
 //
 // A QP whose completion queue has failed goes to RESET or ERR only.
 //
@@ -46,8 +48,16 @@ func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 			return fail(err, "")
 		}
 	}
-	from := QPState(q.state.Load())
 	reset := mask&AttrState != 0 && to == QPStateReset
+	allow := func() {}
+	if reset && q.hasBound.Load() {
+		allow = q.setRefuses(errEnded)
+		_ = harvest(q.sendCQ) // what a bind or an invalidation has done only its completion tells
+		if q.flushSends() {
+			allow = func() {}
+		}
+	}
+	from := QPState(q.state.Load())
 	if reset {
 		q.setState(to) // no post may slip between the discarding and the release
 		if q.srq != nil {
@@ -62,6 +72,7 @@ func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	if err := cverbs.ModifyQP(q.h, &c, uint32(mask)); err != nil {
 		unexplain()
 		q.setState(from)
+		allow()
 		return fail(err, q.whyNotModified(&attr, mask, err))
 	}
 	if reset {

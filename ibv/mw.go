@@ -425,7 +425,7 @@ func (q *qpState) fillBind(wr *SendWR, to *cverbs.SendWR) error {
 	if err != nil {
 		return err
 	}
-	q.hasBound = true
+	q.hasBound.Store(true)
 	q.queue.Send.Effect(bind)
 	q.binds = append(q.binds, bind)
 	to.SetBind(cverbs.MWAddr(w.h), bind.at.RKey, cverbs.MRAddr(b.mr.H), b.Addr, b.Length, uint32(b.Access))
@@ -445,53 +445,53 @@ func (qp *QP) BindMW(wrID uint64, flags SendFlags, b MWBind) error {
 	q.sq.mu.Lock()
 	defer q.sq.mu.Unlock()
 	const op = "ibv_bind_mw"
-	err := q.maySend("a bind")
-	if err == nil {
-		err = q.bindType1(wrID, flags, &b)
+	if err := q.maySend("a bind"); err != nil {
+		return newPostError(op, q.name, 0, 0, err)
 	}
-	if err != nil {
-		_, err = postFailed(op, q.name, 0, 0, err)
+	if accepted, bad, err := q.bindType1(wrID, flags, &b); err != nil {
+		return newPostError(op, q.name, accepted, bad, err)
 	}
-	return err
+	return nil
 }
 
-func (q *qpState) bindType1(wrID uint64, flags SendFlags, b *MWBind) error {
+func (q *qpState) bindType1(wrID uint64, flags SendFlags, b *MWBind) (accepted, bad int, err error) {
 	ring := &q.queue.Send
 	if opRules[OpBindMW].types>>q.typ&1 == 0 {
-		return refuse(syscall.EOPNOTSUPP, "a QP of type %v has no %v", q.typ, OpBindMW)
+		return 0, 0, refuse(syscall.EOPNOTSUPP, "a QP of type %v has no %v", q.typ, OpBindMW)
 	}
 	if flags&^(SendSignaled|SendFence) != 0 {
-		return refuse(syscall.EINVAL, "a bind has no flags but SendSignaled and SendFence, and not %v", flags)
+		return 0, 0, refuse(syscall.EINVAL, "a bind has no flags but SendSignaled and SendFence, and not %v", flags)
 	}
 	if ring.Begin(1) == 0 {
-		return full(ring)
+		return 0, 0, full(ring)
 	}
 	token := ring.Start(wrID, q.signalAll || flags&SendSignaled != 0)
 	if err := q.useBind(b, MWType1); err != nil {
-		return err
+		return 0, 0, err
 	}
 	bind, err := startBind(b, nil)
 	if err != nil {
-		return err
+		return 0, 0, err
 	}
 	defer bind.posted()
+	q.hasBound.Store(true)
 	ring.Effect(bind)
 	ring.Keep()
 	if ring.Commit() == 0 {
-		return errRegionClosed
+		return 0, 0, errRegionClosed
 	}
 	err = cverbs.BindMW(q.h, b.MW.s.h, uint64(token), uint32(flags), b.mr.H, b.Addr, b.Length, uint32(b.Access))
 	if err == nil {
-		return nil
+		return 1, 0, nil
 	}
 	if slices.ContainsFunc(notQueued, func(e syscall.Errno) bool { return errors.Is(err, e) }) {
 		q.sendCQ.Mu.Lock()
 		defer q.sendCQ.Mu.Unlock()
 		ring.Refused(0)
-		return refusal(err)
+		return 0, 0, refusal(err)
 	}
 	// As with a send of which the provider names none: it may be queued all the same.
-	return &OpError{Err: err, Reason: "the bind may be with the device all the same, and its completion may come"}
+	return 1, cverbs.None, &OpError{Err: err, Reason: "the bind may be with the device all the same, and its completion may come"}
 }
 
 // notQueued are the errnos by which ibv_bind_mw says that it has queued nothing.

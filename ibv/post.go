@@ -58,13 +58,16 @@ func (q *qpState) postSend(wrs []SendWR) (accepted int, err error) {
 		func(n int) (took, bad int, errno syscall.Errno) {
 			bad, errno = cverbs.PostSend(q.addr, q.sq.scratch, n)
 			q.bindsPosted()
-			if bad != cverbs.None || errno == syscall.EOPNOTSUPP {
-				return max(bad, 0), bad, errno
-			}
 			// Some providers queue sends and then fail without naming one: to own
 			// too much is safe, to own too little is not. Only the dummy that stands
 			// for a missing operation is sure to queue nothing.
-			return n, bad, errno
+			if took = n; bad != cverbs.None || errno == syscall.EOPNOTSUPP {
+				took = max(bad, 0)
+			}
+			if q.typ == QPTypeUD && took > 0 {
+				q.lastAH = q.sq.scratch.Items[took-1].AH()
+			}
+			return took, bad, errno
 		},
 		func(took int) {
 			q.sendCQ.Mu.Lock()

@@ -86,6 +86,10 @@ func TestBindMWThatMayBeQueued(t *testing.T) {
 	err := qp.BindMW(7, ibv.SendSignaled, region.MWBind(mw, 0, 64, ibv.AccessRemoteRead))
 	require.ErrorIs(t, err, syscall.EIO)
 	require.ErrorContains(t, err, "its completion may come")
+	var failed *ibv.PostError
+	require.ErrorAs(t, err, &failed)
+	assert.Equal(t, 1, failed.Accepted)
+	assert.Equal(t, -1, failed.Index)
 	sends, _ := qp.InFlight()
 	require.Equal(t, 1, sends)
 	assert.ErrorIs(t, region.Close(), ibv.ErrBusy)

@@ -58,8 +58,9 @@ type qpState struct {
 	queue     *inflight.Queue
 	sq        workQueue[cverbs.SendWR]
 	rq        workQueue[cverbs.RecvWR]
-	hasBound  bool       // a window of type 2; under the post lock
-	binds     []*binding // of type 2, of the batch that is being posted; under the post lock
+	hasBound  atomic.Bool // windows, ever
+	binds     []*binding  // of type 2, of the batch that is being posted; under the post lock
+	lastAH    uintptr     // of a UD queue's youngest send; under the post lock
 	groups    memberships
 
 	modify      sync.Mutex    // one Modify or Drain at a time; see unlockModify
@@ -295,8 +296,9 @@ func (qp *QP) String() string { return qp.s.name }
 // again returns nil.
 //
 // A bound memory window of type 2 belongs to the queue pair: while there is one, Close
-// changes nothing and returns an error that matches ErrBusy and names it. If binds may be in
-// flight it takes the queue pair to ERR and waits up to a second for these to end first.
+// changes nothing and returns an error that matches ErrBusy and names it. If binds of either
+// type may be in flight it takes the queue pair to ERR and waits up to a second for these to end
+// first; should it be busy then, it can be closed again, or taken to RESET, but not posted to.
 //
 // Of a shared receive queue it may take receives with it: those that it had begun to
 // fill. They never complete, and stay in use until the shared receive queue is closed.
@@ -309,13 +311,15 @@ func (qp *QP) Close() error {
 
 func (q *qpState) destroy() error {
 	undo := q.setRefuses(ErrClosed)
-	if q.hasBound {
+	if q.hasBound.Load() {
 		_ = harvest(q.sendCQ)
 		// Some devices wait for ever for a window that is bound to the QP, also by a bind whose
 		// completion nobody has polled, or that is about to come.
 		err := q.Busy()
 		if err == nil {
-			q.flushSends()
+			if q.flushSends() {
+				undo = func() { q.setRefuses(errEnded) }
+			}
 			err = q.Busy()
 		}
 		if err != nil {

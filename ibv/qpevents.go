@@ -16,7 +16,7 @@ func (q *qpState) Fail(err error) {
 // why returns the reason to tell for refusing a post: that the device is dead comes
 // before all but the close of the queue.
 func why(refuses, dead error) error {
-	if dead == nil || errors.Is(refuses, ErrClosed) && !errors.Is(refuses, errDrained) {
+	if dead == nil || errors.Is(refuses, ErrClosed) && !errors.Is(refuses, errDrained) && !errors.Is(refuses, errEnded) {
 		return refuses
 	}
 	return dead

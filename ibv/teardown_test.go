@@ -390,7 +390,7 @@ func TestCloseAllOfAWindowInUse(t *testing.T) {
 			require.ErrorIs(t, err, ibv.ErrBusy)
 			require.ErrorContains(t, err, qp.String()+": still used by "+mw.String())
 			_, err = qp.PostSend(sends)
-			require.ErrorContains(t, err, "CloseAll was called")
+			require.ErrorContains(t, err, "CloseAll or RESET has ended its sends")
 			require.ErrorIs(t, err, ibv.ErrClosed)
 			_, err = qp.State()
 			require.NoError(t, err, "it is open")

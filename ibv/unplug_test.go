@@ -89,7 +89,10 @@ func TestEIOOfADeviceThatIsThere(t *testing.T) {
 		require.ErrorIs(t, err, syscall.EIO)
 		require.ErrorContains(t, err, verbs[i])
 		if i == 0 {
-			a.qp.Post(t, ibv.Send(9, 0, a.region.SGE(0, 16)))
+			_, err := a.qp.State()
+			require.NoError(t, err)
+			_, err = a.qp.PostSend([]ibv.SendWR{ibv.Send(9, 0, a.region.SGE(0, 16))})
+			require.ErrorIs(t, err, ibv.ErrClosed, "behind its bind there is a marker")
 		}
 		if i == 3 {
 			// A close that failed lets the handle be used again.

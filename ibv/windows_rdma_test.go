@@ -136,6 +136,25 @@ func TestWindow(t *testing.T) {
 	})
 }
 
+// What the device has bound stays so when the queue pair is reset before anybody has polled.
+func TestResetAfterABind(t *testing.T) {
+	forTypes(t, func(w *deviceWindowed) {
+		postRecv(w.T, &w.A, recvsFrom(&w.A, 1, 1)...)
+		w.postBind(1, 512, rdmatest.RemoteAccess)
+		post(w.T, &w.B, sendsFrom(&w.B, 2, 1, 0)...) // it goes when the bind is done
+		w.A.Wait(w, 1)
+		r := w.mw.Remote()
+		toState(w.T, w.B.QP, ibv.QPStateReset)
+		assert.Equal(w, r, w.mw.Remote())
+		assert.True(w, w.mw.Bound())
+		err := w.region.Close()
+		require.ErrorIs(w, err, ibv.ErrBusy)
+		assert.ErrorContains(w, err, w.mw.String())
+		require.NoError(w, w.mw.Close())
+		require.NoError(w, w.region.Close())
+	})
+}
+
 // Beyond the window's rights A is refused, though the region and the QP would allow it.
 func TestWindowLimits(t *testing.T) {
 	shifted := func(r ibv.RemoteRange, by int) ibv.RemoteRange { r.Addr += uint64(by); return r }

@@ -100,6 +100,9 @@ func (w *SendWR) SetUD(ah uintptr, qpn, qkey uint32) {
 	w.clearBind()
 }
 
+// AH returns what SetUD has set.
+func (w *SendWR) AH() uintptr { return (*wrUD)(unsafe.Pointer(&w.wr)).ah }
+
 // SetBind sets what a bind does: window mw, as MWAddr returns it, becomes length bytes
 // from addr of region mr, as MRAddr returns it, under the new rkey.
 func (w *SendWR) SetBind(mw uintptr, rkey uint32, mr uintptr, addr, length uint64, access uint32) {

@@ -11,11 +11,15 @@ import (
 // QKey is that of the queue pairs of NewDatagrams.
 const QKey = 0x1234
 
-// NewDatagrams makes two UD queue pairs in RTS, and what addresses each of them.
-func NewDatagrams(t testing.TB) (p *Pair, toA, toB ibv.Datagram) {
+// NewDatagrams makes two UD queue pairs in RTS, and what addresses each of them; change edits
+// what they are made of.
+func NewDatagrams(t testing.TB, change ...func(*ibv.QPInitAttr)) (p *Pair, toA, toB ibv.Datagram) {
 	t.Helper()
 	init := DefaultInit()
 	init.Type = ibv.QPTypeUD
+	for _, f := range change {
+		f(&init)
+	}
 	ctx := Open(t)
 	p = &Pair{Ctx: ctx, PD: PD(t, ctx)}
 	p.A, p.B = NewSide(t, p.PD, init), NewSide(t, p.PD, init)
