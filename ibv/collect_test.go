@@ -190,6 +190,7 @@ func TestDroppedWindow(t *testing.T) {
 		qp.SQ.Complete(fakedev.Completion{Status: int(status)})
 		require.Len(t, fakedevtest.Poll(t, qp.Send), 1)
 		collectUntil(t, "reported", func() bool { return len(log.of("MW")) > 0 })
+		looked(t)
 		assert.Equal(t, status == cq.StatusSuccess, isOpen(b, "MW"))
 		assert.Equal(t, status == cq.StatusSuccess, strings.Contains(log.of("MW")[0], "it is bound"))
 		if err := region.Close(); status == cq.StatusSuccess {
@@ -258,6 +259,7 @@ func TestDroppedQueuePair(t *testing.T) {
 	b.Recv(qpn).Complete(fakedev.Completion{})
 	require.Equal(t, []uint64{3}, fakedevtest.IDs(fakedevtest.Poll(t, q)))
 	collectUntil(t, "destroyed", func() bool { return len(b.QPs()) == 0 })
+	looked(t)
 	assert.Zero(t, b.Region.InFlight())
 	require.NoError(t, q.Close())
 }
@@ -273,6 +275,7 @@ func TestDroppedQueuePairAndCQ(t *testing.T) {
 	assert.Equal(t, []uint32{qpn}, b.QPs(), "a send is in flight")
 	b.Send(qpn).Complete(fakedev.Completion{})
 	collectUntil(t, "destroyed", func() bool { return len(b.QPs())+len(b.CQs()) == 0 })
+	looked(t)
 	assert.Zero(t, b.Region.InFlight())
 }
 
@@ -303,6 +306,7 @@ func TestDroppedWithABoundWindow(t *testing.T) {
 	assert.Len(t, b.QPs(), 1)
 	require.NoError(t, mw.Close())
 	collectUntil(t, "destroyed", func() bool { return len(b.QPs())+len(b.CQs()) == 0 })
+	looked(t)
 	assert.NoError(t, r.Close(), "no window is bound to it")
 }
 
