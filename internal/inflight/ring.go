@@ -95,12 +95,12 @@ func (r *Ring) Refused(took int) {
 	if from != r.first {
 		r.signaled = r.slots[(from-1)&r.mask].signaled
 	}
-	r.head.Store(from)
 	var rel Released
 	for pos := from; pos != end; pos++ {
 		r.give(pos, refused, &rel)
 	}
 	rel.Flush()
+	r.head.Store(from)
 }
 
 // clear releases all slots: their work requests will not complete.
@@ -109,6 +109,7 @@ func (r *Ring) clear(rel *Released) {
 	for p := r.tail.Load(); p != head; p++ {
 		r.give(p, failed, rel)
 	}
+	rel.Flush()
 	r.tail.Store(head)
 	r.marked.Store(false)
 }

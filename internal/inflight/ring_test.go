@@ -198,3 +198,28 @@ func TestEmptyRingUsesNothing(t *testing.T) {
 		}
 	}
 }
+
+// Nor need he wait for the rest of the poll, of another ring, or of what was shared.
+func TestEmptyRingUsesNothingInTheMiddleOfAPoll(t *testing.T) {
+	var table Table
+	a, err := table.New(4, 4)
+	require.NoError(t, err)
+	b, err := table.New(4, 0)
+	require.NoError(t, err)
+	used := entered(t)
+	for _, kind := range []Kind{Send, Recv, Shared} {
+		for _, success := range []bool{true, false} {
+			first, second := post(a, kind, 1, true, used), post(b, Send, 2, true, used)
+			s := table.Settler()
+			_, _, o := s.Complete(first, success)
+			require.Equal(t, Ours, o)
+			s.Begin(second)
+			require.Zero(t, a.poster(kind).InFlight())
+			assert.Equal(t, 1, used.InFlight(), "%v: that of the second", kind)
+			_, _, o = s.Complete(second, success)
+			require.Equal(t, Ours, o)
+			s.Flush()
+			assert.Zero(t, used.InFlight())
+		}
+	}
+}

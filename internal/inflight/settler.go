@@ -122,7 +122,7 @@ func (s *Settler) posted(pos uint32) bool {
 
 // turn takes the ring of a token at hand, or settles the completion if there is none.
 func (s *Settler) turn(wrID uint64, success bool) (user uint64, k Kind, o Outcome, settled bool) {
-	s.putBack()
+	s.Flush()
 	tok := Token(wrID)
 	q, o := s.table.find(tok)
 	switch k = tok.kind(); {
