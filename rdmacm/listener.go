@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
+	"syscall"
 )
 
 // Listener waits for connections. Its methods may be called from several goroutines.
@@ -42,6 +43,9 @@ func Listen(address string, cfg Config) (*Listener, error) {
 			return l, nil
 		}
 		errs = append(errs, err)
+		if at.Addr().IsUnspecified() && (errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EADDRNOTAVAIL)) {
+			break // or somebody would have IPv6, and this listener the rest
+		}
 	}
 	return nil, errors.Join(append(errs, channel.CloseAll())...)
 }

@@ -77,6 +77,8 @@ func TestListenWhereIPv6IsAlone(t *testing.T) {
 		if assert.NoError(t, err, "unless the program wants it") {
 			assert.NoError(t, of4.Close())
 		}
+		_, err = Listen(net.JoinHostPort("", strconv.Itoa(int(l.Addr().Port()))), Config{})
+		assert.ErrorIs(t, err, syscall.EADDRNOTAVAIL, "it could have IPv4 alone")
 		assert.NoError(t, l.Close())
 	}()
 	<-done
