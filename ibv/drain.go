@@ -149,8 +149,8 @@ func (q *qpState) mark() {
 		if wr.ClearUnions(); q.typ == QPTypeUD {
 			wr.SetUD(q.lastAH, 0, 0) // which the send in flight before it keeps open
 		}
-		_, errno := cverbs.PostSend(q.addr, q.sq.scratch, 1)
-		return errno == 0 // else there is no room yet
+		bad, errno := cverbs.PostSend(q.addr, q.sq.scratch, 1)
+		return errno == 0 || mayBeQueued(bad, errno) // else there is no room yet
 	})
 }
 
@@ -169,10 +169,22 @@ func (q *qpState) cqs() []*core.CQ {
 	return []*core.CQ{q.sendCQ, q.recvCQ}
 }
 
+// gather moves to the completion queue's spill what the device has for it, but for what is to be
+// dropped. The caller holds its lock.
+func gather(q *core.CQ, drop func(*core.Completion) bool) {
+	q.Harvest(func(c *core.Completion, late bool) bool {
+		if late || drop(c) {
+			NoteInvalidation(q, &c.WC)
+			return true
+		}
+		return false
+	})
+}
+
 // harvest returns why the completion queue is of no use, or nil.
 func harvest(c *core.CQ) error {
 	c.Mu.Lock()
-	c.Harvest(nil)
+	gather(c, func(*core.Completion) bool { return false })
 	err := c.Failed
 	c.Mu.Unlock()
 	if err == nil {

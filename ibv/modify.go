@@ -50,8 +50,10 @@ func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	}
 	reset := mask&AttrState != 0 && to == QPStateReset
 	allow := func() {}
-	if reset && q.hasBound.Load() {
+	if reset {
 		allow = q.setRefuses(errEnded)
+	}
+	if reset && q.hasBound.Load() {
 		_ = harvest(q.sendCQ) // what a bind or an invalidation has done only its completion tells
 		if q.flushSends() {
 			allow = func() {}
@@ -82,8 +84,9 @@ func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 		}
 		unlock := core.LockCQs(q.sendCQ, q.recvCQ)
 		q.queue.Reset()
-		q.dropShared()
+		q.dropQueued()
 		unlock()
+		q.spread()
 		q.setRefuses(nil) // of a Drain
 	}
 	q.remember(&attr, mask)

@@ -327,6 +327,7 @@ func (e invalidation) Done(ok bool) {
 // useInvalidated has the slot that is being built hold the window of rkey, if it is ours.
 func (q *qpState) useInvalidated(rkey uint32) {
 	if b := bindingOf(q.pd.Ctx, rkey); b != nil && q.queue.Send.Use(&b.w.Used) {
+		q.hasBound.Store(true)
 		q.queue.Send.Effect(invalidation{b})
 	}
 }

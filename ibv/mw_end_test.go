@@ -3,6 +3,8 @@
 package ibv_test
 
 import (
+	"context"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -109,4 +111,76 @@ func TestPostAfterACloseThatFailed(t *testing.T) {
 	assert.EqualValues(t, 3, w.poll(t, 1)[0].WRID)
 	require.NoError(t, w.mw.Close())
 	require.NoError(t, w.qp.Close())
+}
+
+// TestInvalidatedByAnotherQueuePair has that one reset before anybody has polled.
+func TestInvalidatedByAnotherQueuePair(t *testing.T) {
+	w := newWindowed(t, fakedev.Config{Complete: true})
+	other := w.NewQP(t)
+	w.qp.Post(t, w.bind(1, 0, 64, ibv.SendSignaled))
+	w.poll(t, 1)
+	other.Post(t, ibv.LocalInv(2, ibv.SendSignaled, w.mw.Remote().RKey))
+	other.Reset(t)
+	assert.False(t, w.mw.Bound())
+	w.free(t)
+}
+
+// A peer's invalidation, told by a receive that nobody will be told of, counts when its queue
+// pair is reset.
+func TestInvalidatedByAPeerBeforeAReset(t *testing.T) {
+	w := newWindowed(t, fakedev.Config{KeepCompletions: true})
+	w.qp.Post(t, w.bind(1, 0, 64, ibv.SendSignaled))
+	w.qp.SQ.Complete(fakedev.Completion{})
+	w.poll(t, 1)
+	_, err := w.qp.PostRecv(fakedevtest.Recvs(w.Region, 2, 1))
+	require.NoError(t, err)
+	w.qp.RQ.Complete(fakedev.Completion{InvRKey: new(w.mw.Remote().RKey)})
+	w.qp.Reset(t)
+	assert.False(t, w.mw.Bound())
+	w.free(t)
+}
+
+// TestFirstBindBesideReset has one be accepted just before the reset, which must not take it for
+// one that was not carried out.
+func TestFirstBindBesideReset(t *testing.T) {
+	b := fakedevtest.New(t, fakedev.Config{Complete: true, MemoryWindows: true})
+	region := b.NewRegion(t, ibv.AccessMWBind)
+	for i := range 3000 {
+		qp, mw := b.NewQP(t), b.NewMW(t, ibv.MWType1)
+		first := mw.Remote()
+		posted := make(chan error)
+		go func() {
+			for range i % 20 {
+				runtime.Gosched()
+			}
+			posted <- qp.BindMW(1, ibv.SendSignaled, region.MWBind(mw, 0, 64, ibv.AccessRemoteRead))
+		}()
+		for range i / 20 % 20 {
+			runtime.Gosched()
+		}
+		qp.Reset(t)
+		accepted := <-posted == nil
+		require.Equal(t, accepted, mw.Remote() != first)
+		require.Equal(t, accepted, mw.Bound())
+		require.NoError(t, mw.Close())
+		require.NoError(t, qp.Close())
+		require.NoError(t, qp.Send.Close())
+	}
+}
+
+// A marker that the device has taken, though its post failed, is posted no second time.
+func TestMarkerThatMayBeQueued(t *testing.T) {
+	b := fakedevtest.New(t, fakedev.Config{})
+	qp := b.NewQP(t)
+	qp.Post(t, ibv.Send(1, 0, b.Region.SGE(0, 8)))
+	qp.SQ.FailPost(fakedev.Refusal{RC: int(syscall.EIO), Errno: fakedev.KeepErrno, Bad: fakedev.BadUntouched, Taken: fakedev.TakenAll})
+	drained := make(chan error)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	go func() { drained <- qp.Drain(ctx) }()
+	require.Eventually(t, func() bool { return len(qp.SQ.WRIDs()) == 2 }, 10*time.Second, 10*time.Microsecond)
+	qp.SQ.Complete(fakedev.Completion{Index: 1, Status: int(cq.StatusWRFlushErr)})
+	require.NoError(t, <-drained)
+	assert.Empty(t, qp.SQ.WRIDs())
+	assert.Empty(t, fakedevtest.Poll(t, qp.Send))
 }

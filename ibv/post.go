@@ -58,10 +58,7 @@ func (q *qpState) postSend(wrs []SendWR) (accepted int, err error) {
 		func(n int) (took, bad int, errno syscall.Errno) {
 			bad, errno = cverbs.PostSend(q.addr, q.sq.scratch, n)
 			q.bindsPosted()
-			// Some providers queue sends and then fail without naming one: to own
-			// too much is safe, to own too little is not. Only the dummy that stands
-			// for a missing operation is sure to queue nothing.
-			if took = n; bad != cverbs.None || errno == syscall.EOPNOTSUPP {
+			if took = n; errno != 0 && !mayBeQueued(bad, errno) {
 				took = max(bad, 0)
 			}
 			if q.typ == QPTypeUD && took > 0 {
@@ -81,6 +78,13 @@ func (q *qpState) postSend(wrs []SendWR) (accepted int, err error) {
 		return q.sq.full.orFailed("ibv_post_send", q.name, &q.queue.Send, accepted, bad, err)
 	}
 	return accepted, nil
+}
+
+// mayBeQueued reports whether sends may be with the device though it failed: some providers
+// queue them and then fail without naming one. To own too much is safe, to own too little is not. Only the dummy
+// that stands for a missing operation is sure to queue nothing.
+func mayBeQueued(bad int, errno syscall.Errno) bool {
+	return bad == cverbs.None && errno != syscall.EOPNOTSUPP
 }
 
 // PostRecv gives work requests to the receive queue, in order: each takes one

@@ -58,7 +58,7 @@ type qpState struct {
 	queue     *inflight.Queue
 	sq        workQueue[cverbs.SendWR]
 	rq        workQueue[cverbs.RecvWR]
-	hasBound  atomic.Bool // windows, ever
+	hasBound  atomic.Bool // windows, or invalidated them, ever
 	binds     []*binding  // of type 2, of the batch that is being posted; under the post lock
 	lastAH    uintptr     // of a UD queue's youngest send; under the post lock
 	groups    memberships
@@ -343,9 +343,10 @@ func (q *qpState) destroy() error {
 	}
 	unlock := core.LockCQs(q.sendCQ, q.recvCQ)
 	inflight.Queues.Retire(q.queue)
-	q.dropShared()
+	q.dropQueued()
 	q.forget()
 	unlock()
+	q.spread()
 	q.sq.scratch.Free()
 	q.rq.scratch.Free()
 	return nil
@@ -394,10 +395,7 @@ func (q *qpState) forget() {
 func (q *qpState) mayReap() life.Verdict {
 	if q.sendCQ.Dropped() {
 		q.sendCQ.Mu.Lock()
-		q.sendCQ.Harvest(func(c *core.Completion) bool {
-			NoteInvalidation(q.sendCQ, &c.WC)
-			return true // nobody will ask for it
-		})
+		gather(q.sendCQ, func(*core.Completion) bool { return true }) // nobody will ask for them
 		q.sendCQ.Mu.Unlock()
 	}
 	if q.failure() != nil {
@@ -410,23 +408,35 @@ func (q *qpState) mayReap() life.Verdict {
 	return life.Verdict{}
 }
 
-// dropShared takes from the completion queue the receives of the shared queue that this
-// QP has completed. Their tokens say nothing of the QP, whose number another may have
-// next. The caller holds the lock of the completion queue, and the device completes
-// nothing more.
-func (q *qpState) dropShared() {
-	if q.srq == nil {
-		return
-	}
+// dropQueued takes from the completion queues what the device has completed for this QP: nobody is
+// told, and it would have the place of what is posted next, here or on a new QP. The tokens
+// of a shared queue's receives say nothing of the QP, whose number another may have next. The
+// caller holds the locks of the completion queues and has the QP's slots released, the device
+// completes nothing more, and Spread must follow.
+func (q *qpState) dropQueued() {
 	isOurs := func(c *core.Completion) bool {
-		ours := c.Kind == inflight.Shared && c.WC.QPNum == q.num
-		if ours {
-			NoteInvalidation(q.recvCQ, &c.WC)
-		}
-		return ours
+		return q.srq != nil && c.Kind == inflight.Shared && c.WC.QPNum == q.num
 	}
-	q.recvCQ.Spill = slices.DeleteFunc(q.recvCQ.Spill, func(c core.Completion) bool { return isOurs(&c) })
-	q.recvCQ.Harvest(isOurs)
+	for _, at := range q.cqs() {
+		at.Spill = slices.DeleteFunc(at.Spill, func(c core.Completion) bool {
+			if !isOurs(&c) && !inflight.Queues.Dead(c.WC.WRID) {
+				return false
+			}
+			NoteInvalidation(at, &c.WC)
+			return true
+		})
+		if len(at.Spill) == 0 {
+			at.Spill = nil
+		}
+		gather(at, isOurs)
+	}
+}
+
+// spread has those know who must, if a completion queue has failed.
+func (q *qpState) spread() {
+	for _, c := range q.cqs() {
+		c.Spread()
+	}
 }
 
 func (q *qpState) lockPosts() (unlock func()) {

@@ -132,13 +132,13 @@ func (q *CQ) Settle(wc *cverbs.WC, to *Completion) bool {
 
 // Harvest moves the completions that the device has to Spill, but for those that
 // drop (which may be nil) takes. The caller holds Mu.
-func (q *CQ) Harvest(drop func(*Completion) bool) {
+func (q *CQ) Harvest(drop func(c *Completion, late bool) bool) {
 	defer q.Settler.Flush()
 	for {
 		got := cverbs.PollCQ(q.Addr, q.Scratch, PollBatch)
 		for i := range q.Scratch.Items[:min(max(got, 0), PollBatch)] {
 			var c Completion
-			if q.Settle(&q.Scratch.Items[i], &c) && (drop == nil || !drop(&c)) {
+			if late := !q.Settle(&q.Scratch.Items[i], &c); !drop(&c, late) {
 				q.Spill = append(q.Spill, c)
 			}
 		}
