@@ -416,26 +416,47 @@ func TestOwnContext(t *testing.T) {
 	assert.Equal(t, "own", server.received(t))
 }
 
-// An id whose handle was dropped is closed, after its queue pair.
+// An id whose handle was dropped is closed, after its queue pair, also if that is in a group.
 func TestDroppedID(t *testing.T) {
-	ibv.SetLogger(nil)
-	t.Cleanup(func() { ibv.SetLogger(slog.Default()) })
-	c := channel(t)
-	l := listen(t, c, rdmacm.PortSpaceTCP)
-	func() {
-		id := resolved(t, c, rdmacm.PortSpaceTCP, l.LocalAddr())
-		ctx, err := l.Context()
+	for name, member := range map[string]bool{"connection": false, "member of a group": true} {
+		t.Run(name, func(t *testing.T) {
+			ibv.SetLogger(nil)
+			t.Cleanup(func() { ibv.SetLogger(slog.Default()) })
+			c := channel(t)
+			l := listen(t, c, rdmacm.PortSpaceTCP)
+			dropID(t, c, l, member)
+			require.NoError(t, l.Close())
+			require.Eventually(t, func() bool {
+				runtime.GC()
+				return c.Close() == nil
+			}, patience, 10*time.Millisecond)
+		})
+	}
+}
+
+//go:noinline
+func dropID(t *testing.T, c *rdmacm.EventChannel, l *rdmacm.ID, member bool) {
+	var id *rdmacm.ID
+	init := rdmatest.DefaultInit()
+	if member {
+		var err error
+		id, err = c.CreateID(rdmacm.PortSpaceUDP)
 		require.NoError(t, err)
-		pd, err := ctx.AllocPD()
-		require.NoError(t, err)
-		q, err := cq.Create(ctx, cq.InitAttr{Entries: 16})
-		require.NoError(t, err)
-		_, err = id.CreateQP(pd, rdmatest.DefaultInit(), ibv.QPQueues{Send: q, Recv: q})
-		require.NoError(t, err)
-	}()
-	require.NoError(t, l.Close())
-	require.Eventually(t, func() bool {
-		runtime.GC()
-		return c.Close() == nil
-	}, patience, 10*time.Millisecond)
+		require.NoError(t, id.BindAddr(netip.AddrPortFrom(rdmatest.Addr(t), 0)))
+		init.Type = ibv.QPTypeUD
+	} else {
+		id = resolved(t, c, rdmacm.PortSpaceTCP, l.LocalAddr())
+	}
+	ctx, err := l.Context()
+	require.NoError(t, err)
+	pd, err := ctx.AllocPD()
+	require.NoError(t, err)
+	q, err := cq.Create(ctx, cq.InitAttr{Entries: 16})
+	require.NoError(t, err)
+	_, err = id.CreateQP(pd, init, ibv.QPQueues{Send: q, Recv: q})
+	require.NoError(t, err)
+	if member {
+		require.NoError(t, id.JoinMulticast(netip.MustParseAddr("239.1.2.5"), rdmacm.JoinFullMember))
+		next(t, id, rdmacm.EventMulticastJoin)
+	}
 }

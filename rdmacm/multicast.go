@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"syscall"
+	"weak"
 
 	"github.com/goverbs/goverbs/ibv"
 	"github.com/goverbs/goverbs/internal/ccm"
@@ -31,8 +32,8 @@ type Group struct {
 // group is what an id knows of one.
 type group struct {
 	Group
-	cookie   uintptr // of its events
-	attached *ibv.QP // or nil
+	cookie   uintptr              // of its events
+	attached weak.Pointer[ibv.QP] // or of nil; the id must not keep it from being collected
 }
 
 // JoinMulticast joins a multicast group, with an id of datagrams that is bound to a device.
@@ -92,8 +93,8 @@ func (id *ID) LeaveMulticast(addr netip.Addr) error {
 
 // leave is for a group that its id no longer has.
 func (g *group) leave(h ccm.ID) error {
-	if g.attached != nil {
-		_ = g.attached.DetachMcast(g.MGID, g.MLID) // it may be closed
+	if qp := g.attached.Value(); qp != nil {
+		_ = qp.DetachMcast(g.MGID, g.MLID) // it may be closed
 	}
 	to, err := toCM(netip.AddrPortFrom(g.Addr, 0))
 	if err != nil {
@@ -130,7 +131,7 @@ func (id *ID) joinedGroup(e *Event, cookie uintptr) {
 			g.MGID, g.MLID = e.UD.AH.GRH.DGID, e.UD.AH.DLID
 			if own := id.own(); own != nil && g.Flags == JoinFullMember {
 				if err = own.AttachMcast(g.MGID, g.MLID); err == nil {
-					g.attached = own.QP
+					g.attached = weak.Make(own.QP)
 				}
 			}
 		}
