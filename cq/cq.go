@@ -26,7 +26,8 @@ type InitAttr struct {
 	Channel *Channel
 	// Strict has ibv's CreateQP refuse a queue pair with whose work requests, as many as were
 	// granted, more could complete than fit. Otherwise it reports to ibv's logger if those
-	// that were asked for are too many.
+	// that were asked for are too many. A shared receive queue counts with what it holds: a
+	// device may take more of a program that refills it before it polls.
 	Strict bool
 	// Spin is how long Wait polls before it has the device tell of the next completion
 	// and sleeps: 0 sleeps at once. It spends a processor for a lower latency.

@@ -215,7 +215,9 @@ func (op *Op) result() (WC, error) {
 
 // AfterDone has f called once the device has nothing of op any more: at once if that is
 // so, or when its completion is taken, in Run's goroutine. That is the time to use op's
-// memory again, also after a Wait that ended before.
+// memory again, also after a Wait that ended before. Close and RESET of a queue pair discard
+// completions, so that its operations stay in flight here until the completion queue is closed:
+// let ibv.QP.Drain end them before.
 func (op *Op) AfterDone(f func()) {
 	op.d.mu.Lock()
 	done := op.done

@@ -51,8 +51,9 @@ func (qp *QP) Drain(ctx context.Context) error {
 		allow()
 		return fail(err, "")
 	}
+	began := time.Now()
 	for pause := 20 * time.Microsecond; ; pause = min(2*pause, time.Millisecond) {
-		q.mark()
+		q.mark(began)
 		lastReached := q.srq == nil || q.lastReached.Load()
 		for _, c := range q.cqs() {
 			if err := harvest(c); err != nil {
@@ -114,6 +115,9 @@ func (q *qpState) endBinds() {
 	}
 }
 
+// patienceWhenFull is how long a device has to flush a send of a full queue.
+const patienceWhenFull = 5 * time.Millisecond
+
 // flushSends takes the queue pair to ERR, if it has sends in flight, and waits for them to end.
 // The caller has posts refused, and holds q.modify or is the last to use the queue pair. It
 // reports whether a marker is with the device still, behind which nothing may be posted.
@@ -121,9 +125,9 @@ func (q *qpState) flushSends() (marked bool) {
 	if q.queue.Send.InFlight() == 0 || q.toErr() != nil {
 		return false
 	}
-	deadline := time.Now().Add(patienceAtEnd)
-	for q.queue.Send.InFlight() > 0 && time.Now().Before(deadline) {
-		q.mark()
+	began := time.Now()
+	for q.queue.Send.InFlight() > 0 && time.Since(began) < patienceAtEnd {
+		q.mark(began)
 		if harvest(q.sendCQ) != nil {
 			break
 		}
@@ -134,13 +138,20 @@ func (q *qpState) flushSends() (marked bool) {
 
 // mark has the device tell when it is done with unsignaled sends that nothing signaled
 // follows: they may have succeeded long ago. The queue pair is in ERR, so that it goes nowhere.
-func (q *qpState) mark() {
+//
+// The completion queue may have no room for one more than the queue holds. So what is flushed
+// comes first: in a full queue since the device began with that, unless nothing does.
+func (q *qpState) mark(began time.Time) {
 	q.sq.mu.Lock()
 	defer q.sq.mu.Unlock()
 	q.sendCQ.Mu.Lock() // so that the last send stays in flight, and its address handle in use
 	defer q.sendCQ.Mu.Unlock()
 	ring := &q.queue.Send
 	if !ring.NeedsMarker() {
+		return
+	}
+	gather(q.sendCQ, func(*core.Completion) bool { return false })
+	if !ring.NeedsMarker() || ring.InFlight() == ring.Depth() && time.Since(began) < patienceWhenFull {
 		return
 	}
 	ring.Mark(func(wrID inflight.Token) bool {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/goverbs/goverbs/cq"
 	"github.com/goverbs/goverbs/ibv"
 	"github.com/goverbs/goverbs/internal/fakedev"
 	"github.com/goverbs/goverbs/internal/fakedev/fakedevtest"
@@ -48,6 +49,34 @@ func TestDrainOfUnsignaledSends(t *testing.T) {
 	}
 	for _, ah := range ahs {
 		require.NoError(t, ah.Close())
+	}
+}
+
+// Drain's marker takes no place that was not counted: a full queue of unsignaled sends is flushed
+// into a completion queue that holds just these.
+func TestDrainOverrunsNothing(t *testing.T) {
+	const depth = 4
+	for _, flushed := range []int{0, 1, depth} { // the rest has succeeded before, and makes no completion
+		b := fakedevtest.New(t, fakedev.Config{})
+		q, err := cq.Create(b.Ctx, cq.InitAttr{Entries: depth, Strict: true})
+		require.NoError(t, err)
+		b.Keep(q)
+		qp := b.NewQP(t, func(a *ibv.QPInitAttr, queues *ibv.QPQueues) {
+			a.Cap.MaxSendWR, a.Cap.MaxRecvWR, queues.Send = depth, 0, q
+		})
+		sends := fakedevtest.Sends(b.Region, 1, depth)
+		for i := range sends {
+			sends[i].Flags = 0
+		}
+		b.SetComplete(true)
+		qp.Post(t, sends[:depth-flushed]...)
+		b.SetComplete(false)
+		qp.Post(t, sends[depth-flushed:]...)
+		b.SetComplete(true) // so that ERR flushes
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		require.NoError(t, qp.Drain(ctx))
+		assert.Len(t, fakedevtest.Poll(t, q), flushed)
 	}
 }
 

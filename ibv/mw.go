@@ -93,7 +93,8 @@ type MWBind struct {
 	Addr   uint64 // as the region's own address range counts
 	Length uint64 // bytes
 	// Access is what the peer may do. Remote write and atomics need a region with local
-	// write, and any a region with AccessMWBind.
+	// write, and any a region with AccessMWBind. With AccessZeroBased, which is for type 2, the
+	// peer's addresses begin at 0, as MW.Remote says.
 	Access AccessFlags
 
 	mr *core.MRRef
@@ -362,6 +363,8 @@ func (q *qpState) useBind(b *MWBind, typ MWType) error {
 	switch missing := needs &^ AccessFlags(mr.Access); {
 	case b.Access&^rights != 0:
 		return refuse(syscall.EINVAL, "MWBind.Access: %v is not for a window", b.Access&^rights)
+	case typ == MWType1 && b.Access&AccessZeroBased != 0:
+		return refuse(syscall.EINVAL, "MWBind.Access: %v is for windows of type 2", AccessZeroBased)
 	case mr.PD != q.pd:
 		return refuse(syscall.EINVAL, "%v belongs to another PD than the QP", mr)
 	case missing != 0:
@@ -390,6 +393,9 @@ func startBind(m *MWBind, qp *life.Node) (*binding, error) {
 	// For type 1 the provider chooses the rkey, by the rule that type 2 leaves to the program.
 	rkey := cverbs.IncRKey(w.last.at.RKey)
 	b := &binding{w: w, qp: qp, at: RemoteRange{m.Addr, m.Length, rkey}, prev: w.last}
+	if m.Access&AccessZeroBased != 0 {
+		b.at.Addr = 0
+	}
 	w.last = b
 	if m.Length > 0 {
 		b.to = m.mr.MR

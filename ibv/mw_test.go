@@ -92,6 +92,19 @@ func TestBindThatCompletes(t *testing.T) {
 	}
 }
 
+// A peer reaches what was bound zero-based from 0 on.
+func TestZeroBasedBind(t *testing.T) {
+	w := newWindowed(t, fakedev.Config{Complete: true})
+	w.qp.Post(t, ibv.BindMW(1, ibv.SendSignaled, w.region.MWBind(w.mw, 64, 128, ibv.AccessRemoteRead|ibv.AccessZeroBased)))
+	w.poll(t, 1)
+	want := w.bound(0, 128, 1)
+	want.Addr = 0
+	assert.Equal(t, want, w.mw.Remote())
+	err := w.qp.BindMW(2, 0, w.region.MWBind(w.NewMW(t, ibv.MWType1), 0, 64, ibv.AccessRemoteRead|ibv.AccessZeroBased))
+	require.ErrorIs(t, err, syscall.EINVAL)
+	assert.ErrorContains(t, err, "for windows of type 2")
+}
+
 // TestBindThatDoesNot has each end of a bind that changes nothing. Then Remote is again
 // what it was, and the next bind gets the rkey that this one did not have.
 func TestBindThatDoesNot(t *testing.T) {

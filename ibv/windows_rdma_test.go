@@ -136,6 +136,13 @@ func TestWindow(t *testing.T) {
 	})
 }
 
+func TestZeroBasedWindow(t *testing.T) {
+	w := deviceNewWindowed(t, ibv.MWType2)
+	r := w.bind(512, rdmatest.RemoteAccess|ibv.AccessZeroBased)
+	assert.Zero(t, r.Addr)
+	w.worksAt(r, 512)
+}
+
 // What the device has bound stays so when the queue pair is reset before anybody has polled.
 func TestResetAfterABind(t *testing.T) {
 	forTypes(t, func(w *deviceWindowed) {
