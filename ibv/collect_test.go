@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -262,6 +263,33 @@ func TestDroppedQueuePair(t *testing.T) {
 	looked(t)
 	assert.Zero(t, b.Region.InFlight())
 	require.NoError(t, q.Close())
+}
+
+// A queue pair that goes takes no completion of a dropped neighbour with it.
+func TestDroppedBesideOneThatGoes(t *testing.T) {
+	for name, end := range map[string]func(*testing.T, *fakedevtest.QP){
+		"closed": func(t *testing.T, qp *fakedevtest.QP) { require.NoError(t, qp.Close()) },
+		"reset":  func(t *testing.T, qp *fakedevtest.QP) { qp.Reset(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			captureReports(t)
+			b := fakedevtest.New(t, fakedev.Config{})
+			q := b.NewCQ(t)
+			qpn := dropQueuePair(t, b, ibv.QPQueues{Send: q, Recv: q})
+			other := b.NewQP(t, func(_ *ibv.QPInitAttr, queues *ibv.QPQueues) { queues.Send = q })
+			dropped(t, b.PD, "QP")
+			b.Send(qpn).Complete(fakedev.Completion{})
+			b.Send(qpn).Complete(fakedev.Completion{})
+			b.Recv(qpn).Complete(fakedev.Completion{})
+			end(t, other)
+			collectUntil(t, "looked at", func() bool {
+				return slices.ContainsFunc(life.Report(), func(o string) bool { return strings.Contains(o, "its completions have not been polled") })
+			})
+			assert.Equal(t, []uint64{1, 2, 3}, fakedevtest.IDs(fakedevtest.Poll(t, q)))
+			collectUntil(t, "destroyed", func() bool { return !slices.Contains(b.QPs(), qpn) })
+			runtime.KeepAlive(other)
+		})
+	}
 }
 
 // TestDroppedQueuePairAndCQ: nobody polls, so that the library does, until all is sent.

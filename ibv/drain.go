@@ -99,6 +99,9 @@ func (q *qpState) enterErr() error {
 var errEnded = &OpError{Kind: ErrClosed, Err: syscall.EINVAL,
 	Reason: "Close, CloseAll or RESET has ended its sends, and has not come to its own end: take the QP to RESET to use it again"}
 
+// errResetting is of posts beside a move to RESET, which may fail and leave the queue pair as it was.
+var errResetting = &OpError{Err: syscall.EINVAL, Reason: "the QP is being taken to RESET"}
+
 // patienceAtEnd is how long CloseAll, Close and RESET wait for the binds of a queue pair to end.
 // Flushing takes a device much less.
 const patienceAtEnd = time.Second
@@ -182,14 +185,17 @@ func (q *qpState) cqs() []*core.CQ {
 
 // gather moves to the completion queue's spill what the device has for it, but for what is to be
 // dropped. The caller holds its lock.
-func gather(q *core.CQ, drop func(*core.Completion) bool) {
-	q.Harvest(func(c *core.Completion, late bool) bool {
+func gather(q *core.CQ, drop func(*core.Completion) bool) { q.Harvest(noting(q, drop)) }
+
+// noting is drop, and notes what a dropped or late completion tells of windows.
+func noting(q *core.CQ, drop func(*core.Completion) bool) func(c *core.Completion, late bool) bool {
+	return func(c *core.Completion, late bool) bool {
 		if late || drop(c) {
 			NoteInvalidation(q, &c.WC)
 			return true
 		}
 		return false
-	})
+	}
 }
 
 // harvest returns why the completion queue is of no use, or nil.

@@ -16,7 +16,7 @@ import (
 //
 // To RESET it discards all work requests of the QP without completions, and with
 // them the completions that are queued; their memory is free to use when Modify
-// has returned. Of a shared receive queue it may take receives with it, as Close does. If binds
+// has returned. Posts are refused meanwhile. Of a shared receive queue it may take receives with it, as Close does. If binds
 // or invalidations of memory windows may be in flight, it goes by way of ERR, and waits up to a
 // second for these to end first.
 //
@@ -51,12 +51,12 @@ func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	reset := mask&AttrState != 0 && to == QPStateReset
 	allow := func() {}
 	if reset {
-		allow = q.setRefuses(errEnded)
+		allow = q.setRefuses(errResetting)
 	}
 	if reset && q.hasBound.Load() {
 		_ = harvest(q.sendCQ) // what a bind or an invalidation has done only its completion tells
 		if q.flushSends() {
-			allow = func() {}
+			allow = func() { q.setRefuses(errEnded) }
 		}
 	}
 	from := QPState(q.state.Load())

@@ -405,7 +405,21 @@ func (q *qpState) mayReap() life.Verdict {
 	if sends > 0 || recvs > 0 && !q.recvCQ.Dropped() {
 		return life.Verdict{When: life.Later, Reason: fmt.Sprintf("%d sends and %d receives are in flight", sends, recvs)}
 	}
+	for _, c := range q.cqs() { // of which others may have taken its completions from the device
+		if !c.Dropped() && q.hasUnread(c) {
+			return life.Verdict{When: life.Later, Reason: "its completions have not been polled"}
+		}
+	}
 	return life.Verdict{}
+}
+
+// hasUnread reports whether completions of this QP are in the spill, for a poll to return.
+func (q *qpState) hasUnread(at *core.CQ) bool {
+	at.Mu.Lock()
+	defer at.Mu.Unlock()
+	return slices.ContainsFunc(at.Spill, func(c core.Completion) bool {
+		return inflight.Queues.Owns(q.queue, c.WC.WRID) || q.tookShared(&c)
+	})
 }
 
 // dropQueued takes from the completion queues what the device has completed for this QP: nobody is
@@ -414,22 +428,15 @@ func (q *qpState) mayReap() life.Verdict {
 // caller holds the locks of the completion queues and has the QP's slots released, the device
 // completes nothing more, and Spread must follow.
 func (q *qpState) dropQueued() {
-	isOurs := func(c *core.Completion) bool {
-		return q.srq != nil && c.Kind == inflight.Shared && c.WC.QPNum == q.num
-	}
 	for _, at := range q.cqs() {
-		at.Spill = slices.DeleteFunc(at.Spill, func(c core.Completion) bool {
-			if !isOurs(&c) && !inflight.Queues.Dead(c.WC.WRID) {
-				return false
-			}
-			NoteInvalidation(at, &c.WC)
-			return true
-		})
-		if len(at.Spill) == 0 {
-			at.Spill = nil
-		}
-		gather(at, isOurs)
+		at.Purge(q.srq != nil || q.hasBound.Load(), noting(at, q.tookShared))
+		gather(at, q.tookShared)
 	}
+}
+
+// tookShared reports whether a completion is of a receive that this QP took from the shared queue.
+func (q *qpState) tookShared(c *core.Completion) bool {
+	return q.srq != nil && c.Kind == inflight.Shared && c.WC.QPNum == q.num
 }
 
 // spread has those know who must, if a completion queue has failed.

@@ -139,25 +139,23 @@ func TestQueuedCompletions(t *testing.T) {
 				s.sq.Complete(fakedev.Completion{Index: 1})
 				require.Equal(t, 2, s.Queued(s.CQs()[0]))
 				num := s.qp.Num()
-				var again *ibv.QP
+				s.Fail("ibv_poll_cq", 0, 1) // with which the library would take them away
 				if end == "reset" {
 					require.NoError(t, s.qp.Modify(ibv.QPAttr{State: ibv.QPStateReset}, ibv.AttrState))
 					assert.Empty(t, s.sq.Posted())
 				} else {
 					require.NoError(t, s.qp.Close())
-					again, err = s.pd.CreateQP(rdmatest.DefaultInit(), ibv.QPQueues{Send: s.cq, Recv: s.cq})
+					q := rdmatest.CQ(t, s.ctx, 16)
+					again, err := s.pd.CreateQP(rdmatest.DefaultInit(), ibv.QPQueues{Send: q, Recv: q})
 					require.NoError(t, err)
 					assert.Equal(t, num, again.Num(), "a new QP has the old one's number")
+					require.NoError(t, again.Close())
 				}
 				want := 0
 				if keep {
 					want = 2
 				}
 				assert.Equal(t, want, s.Queued(s.CQs()[0]))
-				assert.Empty(t, s.poll(t), "late completions are nobody's")
-				if again != nil {
-					require.NoError(t, again.Close())
-				}
 			})
 		}
 	}

@@ -125,8 +125,6 @@ func (p *Pool) give(pos uint32, tell func(Effect), rel *Released) {
 	p.Slots.give(pos, tell, rel)
 	p.busy[pos] = false
 	p.free = append(p.free, pos)
-	if p.used == 1 {
-		rel.Flush() // before who sees the pool empty closes what was used
-	}
+	rel.Flush() // before who sees the pool empty closes what was used
 	p.used--
 }

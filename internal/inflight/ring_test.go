@@ -222,4 +222,13 @@ func TestEmptyRingUsesNothingInTheMiddleOfAPoll(t *testing.T) {
 			assert.Zero(t, used.InFlight())
 		}
 	}
+	// Those of a shared queue are told on several completion queues.
+	first, second := post(a, Shared, 1, true, used), post(a, Shared, 2, true, used)
+	one, other := table.Settler(), table.Settler()
+	one.Complete(first, true)
+	other.Complete(second, true)
+	other.Flush()
+	require.Zero(t, a.Shared.InFlight())
+	assert.Zero(t, used.InFlight())
+	one.Flush()
 }

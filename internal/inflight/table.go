@@ -173,6 +173,12 @@ func (t *Table) Dead(wrID uint64) bool {
 	return o == Late
 }
 
+// Owns reports whether a wr_id belongs to q, as it is now.
+func (t *Table) Owns(q *Queue, wrID uint64) bool {
+	found, o := t.find(Token(wrID))
+	return o == Ours && found == q
+}
+
 // Explained notes a failed completion and reports whether the program can know why
 // it failed: always, but for a flush on a queue that the program did not take to ERR
 // and of which no other completion has told a reason.
