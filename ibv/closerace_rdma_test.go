@@ -36,7 +36,8 @@ type race struct {
 
 // may says whether a post may fail so while the queue pair is taken away.
 func mayRefuse(err error) bool {
-	return errors.Is(err, ibv.ErrClosed) || strings.Contains(err.Error(), "cannot be posted in state RESET")
+	return errors.Is(err, ibv.ErrClosed) || strings.Contains(err.Error(), "is being taken to RESET") ||
+		strings.Contains(err.Error(), "cannot be posted in state RESET")
 }
 
 // posting posts in batches of three until the queue pair takes no more.
