@@ -30,12 +30,13 @@ func TestDrainWaitsForLastWQEReached(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 		assert.ErrorContains(t, err, "the device has not said that it is done")
 	}
+	l, events := listen(t, b.Ctx), 0
 	waits()
 	raise(b, ibv.EventQPLastWQEReached, qp.Num())
 	require.NoError(t, qp.Drain(t.Context()))
 	require.NoError(t, qp.Drain(t.Context()), "it stays so")
 
-	l, events := listen(t, b.Ctx), 0
+	require.Equal(t, ibv.QPEvent{Type: ibv.EventQPLastWQEReached, QP: qp.QP}, next(t, l))
 	for range 50 {
 		qp.Reset(t)
 		qp.Ready(t)
