@@ -153,7 +153,7 @@ func (q *qpState) mark(began time.Time) {
 	if !ring.NeedsMarker() {
 		return
 	}
-	gather(q.sendCQ, func(*core.Completion) bool { return false })
+	gather(q.sendCQ, none)
 	if !ring.NeedsMarker() || ring.InFlight() == ring.Depth() && time.Since(began) < patienceWhenFull {
 		return
 	}
@@ -187,6 +187,8 @@ func (q *qpState) cqs() []*core.CQ {
 // dropped. The caller holds its lock.
 func gather(q *core.CQ, drop func(*core.Completion) bool) { q.Harvest(noting(q, drop)) }
 
+func none(*core.Completion) bool { return false }
+
 // noting is drop, and notes what a dropped or late completion tells of windows.
 func noting(q *core.CQ, drop func(*core.Completion) bool) func(c *core.Completion, late bool) bool {
 	return func(c *core.Completion, late bool) bool {
@@ -201,7 +203,7 @@ func noting(q *core.CQ, drop func(*core.Completion) bool) func(c *core.Completio
 // harvest returns why the completion queue is of no use, or nil.
 func harvest(c *core.CQ) error {
 	c.Mu.Lock()
-	gather(c, func(*core.Completion) bool { return false })
+	gather(c, none)
 	err := c.Failed
 	c.Mu.Unlock()
 	if err == nil {

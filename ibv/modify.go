@@ -16,9 +16,9 @@ import (
 //
 // To RESET it discards all work requests of the QP without completions, and with
 // them the completions that are queued; their memory is free to use when Modify
-// has returned. Posts are refused meanwhile. Of a shared receive queue it may take receives with it, as Close does. If binds
-// or invalidations of memory windows may be in flight, it goes by way of ERR, and waits up to a
-// second for these to end first.
+// has returned. Posts are refused meanwhile. Of a shared receive queue it may take
+// receives with it, as Close does. If binds or invalidations of memory windows may be in
+// flight, it goes by way of ERR, and waits up to a second for these to end first.
 //
 // A QP whose completion queue has failed goes to RESET or ERR only.
 //
@@ -52,11 +52,11 @@ func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 	allow := func() {}
 	if reset {
 		allow = q.setRefuses(errResetting)
-	}
-	if reset && q.hasBound.Load() {
-		_ = harvest(q.sendCQ) // what a bind or an invalidation has done only its completion tells
-		if q.flushSends() {
-			allow = func() { q.setRefuses(errEnded) }
+		if q.hasBound.Load() {
+			_ = harvest(q.sendCQ) // what a bind or an invalidation has done only its completion tells
+			if q.flushSends() {
+				allow = func() { q.setRefuses(errEnded) }
+			}
 		}
 	}
 	from := QPState(q.state.Load())

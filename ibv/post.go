@@ -81,8 +81,8 @@ func (q *qpState) postSend(wrs []SendWR) (accepted int, err error) {
 }
 
 // mayBeQueued reports whether sends may be with the device though it failed: some providers
-// queue them and then fail without naming one. To own too much is safe, to own too little is not. Only the dummy
-// that stands for a missing operation is sure to queue nothing.
+// queue them and then fail without naming one. To own too much is safe, to own too little
+// is not. Only the dummy that stands for a missing operation is sure to queue nothing.
 func mayBeQueued(bad int, errno syscall.Errno) bool {
 	return bad == cverbs.None && errno != syscall.EOPNOTSUPP
 }

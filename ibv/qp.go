@@ -298,7 +298,8 @@ func (qp *QP) String() string { return qp.s.name }
 // A bound memory window of type 2 belongs to the queue pair: while there is one, Close
 // changes nothing and returns an error that matches ErrBusy and names it. If binds of either
 // type may be in flight it takes the queue pair to ERR and waits up to a second for these to end
-// first; should it be busy then, it can be closed again, or taken to RESET, but not posted to.
+// first; should it be busy then, it can be closed again, or taken to RESET, before which posts
+// may be refused.
 //
 // Of a shared receive queue it may take receives with it: those that it had begun to
 // fill. They never complete, and stay in use until the shared receive queue is closed.

@@ -131,15 +131,15 @@ func (q *CQ) Settle(wc *cverbs.WC, to *Completion) bool {
 	return outcome != inflight.Late
 }
 
-// Harvest moves the completions that the device has to Spill, but for those that drop takes: of
-// late ones it only gets to know. The caller holds Mu.
+// Harvest moves the completions that the device has to Spill, but for those that drop takes, as it
+// has to take late ones. The caller holds Mu.
 func (q *CQ) Harvest(drop func(c *Completion, late bool) bool) {
 	defer q.Settler.Flush()
 	for {
 		got := cverbs.PollCQ(q.Addr, q.Scratch, PollBatch)
 		for i := range q.Scratch.Items[:min(max(got, 0), PollBatch)] {
 			var c Completion
-			if late := !q.Settle(&q.Scratch.Items[i], &c); !drop(&c, late) && !late {
+			if late := !q.Settle(&q.Scratch.Items[i], &c); !drop(&c, late) {
 				q.Spill = append(q.Spill, c)
 			}
 		}
@@ -152,15 +152,14 @@ func (q *CQ) Harvest(drop func(c *Completion, late bool) bool) {
 	}
 }
 
-// Purge takes from Spill what drop takes, and what is late by now. Unless it must be now it waits
-// until Spill has grown: so it costs little, however many queue pairs go. The caller holds Mu.
+// Purge takes from Spill what drop takes, as Harvest does. Unless it must be now it waits until
+// Spill has grown: so it costs little, however many queue pairs go. The caller holds Mu.
 func (q *CQ) Purge(now bool, drop func(c *Completion, late bool) bool) {
 	if !now && len(q.Spill) <= 2*q.purged+PollBatch {
 		return
 	}
 	q.Spill = slices.DeleteFunc(q.Spill, func(c Completion) bool {
-		late := inflight.Queues.Dead(c.WC.WRID)
-		return drop(&c, late) || late
+		return drop(&c, inflight.Queues.Dead(c.WC.WRID))
 	})
 	if q.purged = len(q.Spill); q.purged == 0 {
 		q.Spill = nil

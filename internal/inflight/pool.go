@@ -83,17 +83,15 @@ func (p *Pool) Commit() int {
 
 // Refused is as Ring's, but needs no lock of a completion queue.
 func (p *Pool) Refused(took int) {
-	var rel Released
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, pos := range p.batch[took:p.n] {
-		p.give(pos, refused, &rel)
+		p.give(pos, refused)
 	}
-	p.mu.Unlock()
-	rel.Flush()
 }
 
 // release gives back the slot at pos and returns its caller's wr_id.
-func (p *Pool) release(pos uint32, ok bool, rel *Released) (wrID uint64, ours bool) {
+func (p *Pool) release(pos uint32, ok bool) (wrID uint64, ours bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if int(pos) >= len(p.busy) || !p.busy[pos] {
@@ -103,26 +101,27 @@ func (p *Pool) release(pos uint32, ok bool, rel *Released) (wrID uint64, ours bo
 	if ok {
 		tell = succeeded
 	}
-	p.give(pos, tell, rel)
+	p.give(pos, tell)
 	return p.slots[pos].wrID, true
 }
 
 // clear releases all slots: their work requests will not complete.
-func (p *Pool) clear(rel *Released) {
+func (p *Pool) clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for pos, busy := range p.busy {
 		if busy {
-			p.give(uint32(pos), failed, rel)
+			p.give(uint32(pos), failed)
 		}
 	}
 }
 
-func (p *Pool) give(pos uint32, tell func(Effect), rel *Released) {
+func (p *Pool) give(pos uint32, tell func(Effect)) {
 	if !p.busy[pos] {
 		return // of a provider that completes what it also refused
 	}
-	p.Slots.give(pos, tell, rel)
+	var rel Released
+	p.Slots.give(pos, tell, &rel)
 	p.busy[pos] = false
 	p.free = append(p.free, pos)
 	rel.Flush() // before who sees the pool empty closes what was used

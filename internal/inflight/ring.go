@@ -104,10 +104,11 @@ func (r *Ring) Refused(took int) {
 }
 
 // clear releases all slots: their work requests will not complete.
-func (r *Ring) clear(rel *Released) {
+func (r *Ring) clear() {
 	head := r.head.Load()
+	var rel Released
 	for p := r.tail.Load(); p != head; p++ {
-		r.give(p, failed, rel)
+		r.give(p, failed, &rel)
 	}
 	rel.Flush()
 	r.tail.Store(head)

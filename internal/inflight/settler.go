@@ -131,7 +131,7 @@ func (s *Settler) turn(wrID uint64, success bool) (user uint64, k Kind, o Outcom
 	case o == Unknown:
 		return wrID, Foreign, Unknown, true
 	case k == Shared:
-		user, ok := q.Shared.release(tok.pos(), success, &s.rel)
+		user, ok := q.Shared.release(tok.pos(), success)
 		if !ok {
 			return wrID, Foreign, Unknown, true
 		}

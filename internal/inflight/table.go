@@ -24,11 +24,9 @@ type Queue struct {
 // posting and holds the locks of the queue's completion queues.
 func (q *Queue) Reset() {
 	q.setGen((q.gen.Load() + 1) & genMask)
-	var rel Released
-	q.Send.clear(&rel)
-	q.Recv.clear(&rel)
-	q.Shared.clear(&rel)
-	rel.Flush()
+	q.Send.clear()
+	q.Recv.clear()
+	q.Shared.clear()
 	q.explained.Store(false)
 }
 
